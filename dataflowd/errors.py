@@ -1,0 +1,73 @@
+"""Every error that a person meets, and the one table of exit codes.
+
+An error says what happened, to which thing, and what to do next. `code` is the word that logs, events and JSON
+carry; `EXIT` maps it to the process's exit status. Anything that is not a DataflowError is a bug and exits 70.
+"""
+
+from __future__ import annotations
+
+EXIT: dict[str, int] = {
+    "OK": 0,
+    "FAILED": 1,  # a job failed, or a check found something that would stop a run
+    "USAGE": 2,  # the command line is wrong
+    "INVALID_SETTINGS": 3,  # a setting or its file cannot be used
+    "INVALID_FLOW": 4,  # a flow file has mistakes; all of them are listed
+    "DATABASE_UNREACHABLE": 5,  # no answer from Postgres, or it refused the connection
+    "SCHEMA_MISMATCH": 6,  # the schema is missing, older or newer than this program, or was edited
+    "EMBEDDED_FAILED": 7,  # the embedded Postgres or Java cannot be started
+    "NOT_ALLOWED": 8,  # the role may not do this, or a rule of the database refuses it
+    "NOT_FOUND": 9,  # no such job, dataset, chunk, attempt or scope
+    "DATA_NOT_READY": 10,
+    "WRONG_DATA": 11,
+    "INVALID_PATH": 12,
+    "NOT_VALIDATED": 13,
+    "LOCKED": 14,
+    "INVALID_CREDENTIAL": 15,
+    "INTERNAL": 70,  # a bug of ours
+}
+
+
+class DataflowError(Exception):
+    """What happened, and what to do about it."""
+
+    code = "INTERNAL"
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT[self.code]
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  remedy: {self.remedy}" if self.remedy else self.message
+
+
+class InvalidSettingsError(DataflowError):
+    code = "INVALID_SETTINGS"
+
+
+class InvalidFlowError(DataflowError):
+    code = "INVALID_FLOW"
+
+
+class DatabaseUnreachableError(DataflowError):
+    code = "DATABASE_UNREACHABLE"
+
+
+class SchemaMismatchError(DataflowError):
+    code = "SCHEMA_MISMATCH"
+
+
+class EmbeddedError(DataflowError):
+    code = "EMBEDDED_FAILED"
+
+
+class NotAllowedError(DataflowError):
+    code = "NOT_ALLOWED"
+
+
+class NotFoundError(DataflowError):
+    code = "NOT_FOUND"

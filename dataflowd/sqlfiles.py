@@ -1,0 +1,37 @@
+"""Finds and reads the files of sql/: beside the package in a checkout, inside it in a wheel."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+_NAMED_QUERY = re.compile(r"^-- (?P<name>[a-z_]+): .+$", re.MULTILINE)
+
+
+@functools.cache
+def sql_dir() -> Path:
+    inside, beside = _PACKAGE / "sql", _PACKAGE.parent / "sql"
+    return inside if inside.is_dir() else beside
+
+
+def migrations() -> list[Path]:
+    return sorted((sql_dir() / "migrations").glob("[0-9][0-9][0-9][0-9]_*.sql"))
+
+
+def functions() -> list[Path]:
+    return sorted((sql_dir() / "functions").glob("*.sql"))
+
+
+@functools.cache
+def _queries() -> dict[str, str]:
+    text = (sql_dir() / "queries.sql").read_text(encoding="utf-8")
+    heads = list(_NAMED_QUERY.finditer(text))
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    return {head["name"]: text[head.end() : end].strip() for head, end in zip(heads, ends, strict=True)}
+
+
+def query(name: str) -> str:
+    """The text of one named query of sql/queries.sql."""
+    return _queries()[name]

@@ -1,0 +1,31 @@
+-- The queries that Python sends, each under its name and purpose. Rules live in functions/, not here.
+
+-- migration_lock: wait for whoever else is upgrading this database
+SELECT pg_advisory_lock(hashtextextended('dataflow.migrate', 0));
+
+-- migration_unlock: let the next one in
+SELECT pg_advisory_unlock(hashtextextended('dataflow.migrate', 0));
+
+-- migration_timeout: a migration may take long, but never wait for ever
+SET LOCAL statement_timeout = '1h';
+
+-- migration_owner: what follows belongs to dataflow_admin; before the first migration there is no such role
+SELECT set_config('role', 'dataflow_admin', true) WHERE to_regrole('dataflow_admin') IS NOT NULL;
+
+-- migration_bookkeeping: what was applied, with its checksum
+CREATE SCHEMA IF NOT EXISTS dataflow;
+CREATE TABLE IF NOT EXISTS dataflow.migration (
+    name text PRIMARY KEY,
+    checksum text NOT NULL,
+    applied timestamptz NOT NULL DEFAULT now()
+);
+
+-- migration_exists: NULL when this database was never initialised
+SELECT to_regclass('dataflow.migration')::text;
+
+-- migration_applied: names and checksums of all that was applied
+SELECT name, checksum FROM dataflow.migration;
+
+-- migration_record: remember that a file was applied
+INSERT INTO dataflow.migration (name, checksum) VALUES (%(name)s, %(checksum)s)
+ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied = now();
