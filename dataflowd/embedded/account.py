@@ -1,0 +1,82 @@
+"""Who runs the embedded Postgres. An ordinary user runs it as himself; Postgres refuses root, so root lends it an
+unprivileged account: the owner of an existing data directory, else `dataflowd` (created where that is possible),
+else `nobody`. Nothing of the user's is ever chmodded for that account: what it cannot reach is copied or refused.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NAME = "dataflowd"
+FALLBACK = "nobody"
+
+
+@dataclass(frozen=True)
+class Account:
+    name: str
+    uid: int
+    gid: int
+
+    @property
+    def is_other(self) -> bool:
+        """Whether processes must change user to run as this account."""
+        return os.geteuid() != self.uid
+
+    def popen_arguments(self) -> dict[str, Any]:
+        return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.is_other else {}
+
+    def own(self, path: Path) -> None:
+        if self.is_other:
+            os.chown(path, self.uid, self.gid, follow_symlinks=False)
+
+    def reaches(self, directory: Path) -> bool:
+        if not self.is_other:
+            return os.access(directory, os.X_OK)
+        entered = subprocess.run(  # noqa: S603 - the path is an argument, never shell text
+            ["/bin/sh", "-c", 'cd "$1"', "sh", str(directory)],
+            cwd="/",
+            capture_output=True,
+            check=False,
+            **self.popen_arguments(),
+        )
+        return entered.returncode == 0
+
+
+def choose(data: Path) -> Account:
+    """The account for this data directory, which need not exist yet."""
+    uid = os.geteuid()
+    if uid != 0:
+        return Account(str(uid), uid, os.getegid())
+    owner = data.stat() if data.exists() else None
+    if owner is not None and owner.st_uid != 0:
+        return Account(str(owner.st_uid), owner.st_uid, owner.st_gid)
+    entry = _lookup(NAME) or _create() or pwd.getpwnam(FALLBACK)
+    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
+
+
+def _lookup(name: str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        return None
+
+
+def _create() -> pwd.struct_passwd | None:
+    useradd = shutil.which("useradd", path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
+    if useradd is None:
+        return None
+    # Two processes may come here at once: whoever loses finds the account made by the other.
+    subprocess.run(  # noqa: S603 - no part comes from outside
+        [useradd, "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent", NAME],
+        capture_output=True,
+        check=False,
+    )
+    return _lookup(NAME)

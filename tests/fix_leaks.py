@@ -1,0 +1,72 @@
+"""No test leaves anything behind: no advisory lock, no child process, no temporary directory of ours."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import psycopg
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+
+# A closed connection's backend, and a killed process's children, need a moment to be gone.
+GRACE_SECONDS = 5
+POLL_SECONDS = 0.02
+
+ADVISORY_LOCKS = """
+    SELECT l.pid, a.application_name, l.classid, l.objid, l.granted
+    FROM pg_locks l
+    JOIN pg_database d ON d.oid = l.database
+    LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'advisory' AND d.datname = %s
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """The locks are checked where a test's database is dropped: afterwards none could be left."""
+    processes, directories = child_processes(), our_directories()
+    yield
+    left = _remaining(lambda: child_processes() - processes)
+    assert not left, f"child processes are left: {[_command(pid) for pid in left]}"
+    made = _remaining(lambda: our_directories() - directories)
+    assert not made, f"temporary directories are left: {made}"
+
+
+def assert_no_advisory_locks(admin_dsn: str, database: str) -> None:
+    with psycopg.connect(admin_dsn, autocommit=True) as connection:
+        held = _remaining(lambda: set(connection.execute(ADVISORY_LOCKS, [database]).fetchall()))
+    assert not held, f"advisory locks are left: {held}"
+
+
+def child_processes() -> set[int]:
+    """Ended children that nobody waited for are among them."""
+    listed = [path.read_text(encoding="ascii") for path in Path("/proc/self/task").glob("*/children")]
+    return {int(pid) for pids in listed for pid in pids.split()}
+
+
+def our_directories() -> set[str]:
+    return {path.name for path in Path(tempfile.gettempdir()).glob("dataflowd-*")}
+
+
+def _remaining(look: Callable[[], set[T]]) -> set[T]:
+    deadline = time.monotonic() + GRACE_SECONDS
+    while (found := look()) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return (
+            Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").replace("\0", " ")
+            or f"{pid} (not waited for)"
+        )
+    except FileNotFoundError:
+        return f"{pid} (gone)"

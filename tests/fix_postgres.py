@@ -1,0 +1,166 @@
+"""One real Postgres for the session, a fresh database of it for each test, and the programs on that database."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import psycopg
+import pytest
+from psycopg import conninfo, sql
+from pydantic import SecretStr
+
+from dataflowd import migrate
+from dataflowd.embedded import postgres
+from dataflowd.settings import ENV_PREFIX, Settings
+from tests.fix_leaks import assert_no_advisory_locks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+TEMPLATE = "dataflow_template"
+PROGRAM_TIMEOUT_SECONDS = 120
+
+# Nobody needs the data of a test after a power failure; many tests need many connections.
+TEST_SERVER_SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "shared_buffers": "256MB",
+}
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Server:
+    data_dir: Path
+    dsn: str
+
+    def database(self, name: str) -> str:
+        return conninfo.make_conninfo(self.dsn, dbname=name)
+
+    def execute(self, statement: sql.Composed) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(statement)
+
+
+class RunCtl(Protocol):
+    def __call__(
+        self, *arguments: str, env: Mapping[str, str | None] | None = None, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]: ...
+
+
+@contextmanager
+def reachable_directory() -> Iterator[Path]:
+    """A short temporary directory that the account running Postgres for root can enter; pytest's own are closed."""
+    path = Path(tempfile.mkdtemp(prefix="dataflowd-test-"))
+    try:
+        path.chmod(0o755)
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with reachable_directory() as data_dir:
+        try:
+            with psycopg.connect(postgres.ensure_running(data_dir), autocommit=True) as connection:
+                for name, value in TEST_SERVER_SETTINGS.items():
+                    connection.execute(
+                        sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), value)
+                    )
+            postgres.stop(data_dir)
+            yield Server(data_dir, postgres.ensure_running(data_dir))
+        finally:
+            postgres.stop(data_dir)
+
+
+@pytest.fixture(scope="session")
+def template(server: Server) -> str:
+    """The name of a database with the schema, of which every test gets a copy."""
+    server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(TEMPLATE)))
+    with psycopg.connect(server.database(TEMPLATE), autocommit=True) as connection:
+        migrate.init(connection)
+    return TEMPLATE
+
+
+@pytest.fixture
+def dsn(server: Server, template: str) -> Iterator[str]:
+    """A fresh database with the schema."""
+    with _database(server, template) as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def empty_dsn(server: Server) -> Iterator[str]:
+    """A fresh database without the schema."""
+    with _database(server, "template1") as fresh:
+        yield fresh
+
+
+@contextmanager
+def _database(server: Server, template: str) -> Iterator[str]:
+    name = f"test_{next(_numbers)}"
+    create = "CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY"
+    server.execute(sql.SQL(create).format(sql.Identifier(name), sql.Identifier(template)))
+    try:
+        yield server.database(name)
+        assert_no_advisory_locks(server.dsn, name)
+    finally:
+        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def connection(dsn: str) -> Iterator[psycopg.Connection]:
+    """An autocommit connection to the test's database."""
+    with psycopg.connect(dsn, autocommit=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def settings(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    # The environment outranks arguments, and the person who runs the tests may use dataflowd himself.
+    for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
+        monkeypatch.delenv(name)
+    return Settings(dsn=SecretStr(dsn), data_dir=tmp_path / "dataflowd")
+
+
+@pytest.fixture
+def run_ctl(dsn: str, settings: Settings, tmp_path: Path) -> RunCtl:
+    """The installed `dataflowctl` on the test's database; `env` adds variables, or removes those that are None."""
+
+    def run(
+        *arguments: str, env: Mapping[str, str | None] | None = None, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        variables = {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir), "HOME": str(tmp_path)}
+        return run_program("dataflowctl", *arguments, env=variables | dict(env or {}), stdin=stdin)
+
+    return run
+
+
+def run_program(
+    name: str, *arguments: str, env: Mapping[str, str | None], stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """A console script of the package, with nothing of this process's environment but PATH and the locale."""
+    inherited: dict[str, str | None] = {key: os.environ.get(key) for key in ("PATH", "LANG", "TMPDIR")}
+    variables = {key: value for key, value in (inherited | dict(env)).items() if value is not None}
+    return subprocess.run(
+        [str(Path(sys.executable).parent / name), *arguments],
+        env=variables,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_TIMEOUT_SECONDS,
+        check=False,
+    )
