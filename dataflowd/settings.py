@@ -1,70 +1,113 @@
 """Settings: the environment (`DATAFLOW_*`), then a TOML file, then defaults. Each is documented once, here.
 
-`load` also returns where every value came from, which `dataflowd config` prints.
+`load` also returns where every value came from, which `dataflowd config` prints. A relative path in a file is relative
+to that file, one in the environment to the working directory; lists in the environment are JSON, or separated by
+commas. A mistyped name is refused wherever it stands: a setting that silently keeps its default is found too late.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from dataflowd.errors import InvalidSettingsError
+from dataflowd.masking import mask
 from dataflowd.nearest import did_you_mean
 
 ENV_PREFIX = "DATAFLOW_"
 CONFIG_VARIABLE = "DATAFLOW_CONFIG"
 SYSTEM_CONFIG = Path("/etc/dataflowd/config.toml")
+PATHS = ("data_dir", "root", "allowed_roots", "flows", "java_home")
 
 
 def default_data_dir() -> Path:
     """Root's home is closed to the unprivileged account that Postgres insists on, so root uses the system's place."""
     if os.geteuid() == 0:
         return Path("/var/lib/dataflowd")
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "dataflowd"
+    base = _user_dir("XDG_DATA_HOME", ".local/share")
+    if base is None:
+        raise InvalidSettingsError(
+            "this user has no home directory", "set DATAFLOW_DATA_DIR to a directory of its own"
+        )
+    return base / "dataflowd"
 
 
-def user_config() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "dataflowd" / "config.toml"
+def user_config() -> Path | None:
+    base = _user_dir("XDG_CONFIG_HOME", ".config")
+    return base / "dataflowd" / "config.toml" if base else None
+
+
+def _user_dir(variable: str, under_home: str) -> Path | None:
+    """None for an account without a home, as containers run them."""
+    if os.environ.get(variable):
+        return Path(os.environ[variable])
+    try:
+        return Path.home() / under_home
+    except RuntimeError:
+        return None
+
+
+def _as_list(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value.lstrip().startswith("["):
+        return json.loads(value)
+    return [item.strip() for item in value.split(",") if item.strip()]
 
 
 class Settings(BaseSettings):
     """Every setting; its description is its documentation."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid")
 
     dsn: SecretStr | None = Field(
         None, description="Postgres 15 or newer to use; without it an embedded Postgres is started on demand"
     )
     data_dir: Path = Field(
-        default_factory=default_data_dir, description="what dataflowd keeps on this host: embedded Postgres, logs"
+        default_factory=default_data_dir,
+        description="what dataflowd keeps on this host: embedded Postgres, data, logs",
     )
     root: str = Field("", description="what {root} in a location stands for; default <data_dir>/data")
-    allowed_roots: list[str] = Field(
+    allowed_roots: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list, description="locations outside these are refused; default: root alone"
     )
-    environment: str = Field("dev", description="which environment this host works for; datasets may be bound to one")
-    flows: list[Path] = Field(default_factory=list, description="flow files whose jobs this host runs")
+    environment: str = Field(
+        "dev", description="which environment this host works for; datasets may be bound to one"
+    )
+    flows: Annotated[list[Path], NoDecode, BeforeValidator(_as_list)] = Field(
+        default_factory=list, description="flow files whose jobs this host runs"
+    )
     java_home: Path | None = Field(
-        None, description="Java 17 or newer to use; default JAVA_HOME, then java on PATH, then the embedded one"
+        None,
+        description="Java 17 or newer to use; default JAVA_HOME, then java on PATH, then the embedded one",
     )
     master: str = Field("local[*]", description="Spark master: local[*], spark://, yarn, k8s:// or sc://")
     connect_timeout: int = Field(10, ge=1, description="seconds to wait for a database connection")
     statement_timeout: int = Field(60, ge=1, description="seconds a single database call may take")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least level that is logged"
+    )
     log_format: Literal["auto", "json", "console"] = Field(
         "auto", description="auto: readable on a terminal, JSON elsewhere"
     )
 
-    @field_validator("data_dir")
+    @field_validator("data_dir", "java_home")
     @classmethod
-    def _absolute(cls, value: Path) -> Path:
-        return value.expanduser().absolute()
+    def _absolute(cls, value: Path | None) -> Path | None:
+        return value and value.expanduser().absolute()
+
+    @field_validator("flows")
+    @classmethod
+    def _all_absolute(cls, value: list[Path]) -> list[Path]:
+        return [path.expanduser().absolute() for path in value]
 
     @property
     def effective_root(self) -> str:
@@ -93,56 +136,134 @@ class Loaded:
     origins: dict[str, str]
 
 
+@dataclass(frozen=True)
+class Described:
+    """A setting as a person reads it: secrets masked, derived defaults filled in."""
+
+    name: str
+    value: Any
+    origin: str
+    description: str
+
+
 def load(config: Path | None = None) -> Loaded:
-    files = _config_files(config)
     origins = dict.fromkeys(Settings.model_fields, "default")
     values: dict[str, Any] = {}
-    for path in files:
-        found = _read_toml(path)
+    for path in _config_files(config):
+        found, lines = _read_toml(path)
         values |= found
-        origins |= dict.fromkeys(found, str(path))
+        origins |= {name: f"{path}:{lines[name]}" for name in found}
+    origins |= _from_environment()
     try:
         settings = Settings(**values)
-        from_env = EnvSettingsSource(Settings)()
     except ValidationError as error:
-        raise InvalidSettingsError(_explain(error, files), "run `dataflowd config --help` for the list of settings") from None
-    except Exception as error:
-        if type(error).__name__ != "SettingsError":
-            raise
-        raise InvalidSettingsError(
-            f"the environment: {error}", "lists are written as JSON: DATAFLOW_FLOWS='[\"flow.toml\"]'"
-        ) from None
-    origins |= {name: f"environment {ENV_PREFIX}{name.upper()}" for name in from_env if name in origins}
+        raise _invalid(error, origins) from None
     return Loaded(settings, origins)
+
+
+def describe(loaded: Loaded) -> list[Described]:
+    settings = loaded.settings
+    shown: dict[str, Any] = settings.model_dump(mode="json") | {
+        "dsn": mask(settings.dsn.get_secret_value()) if settings.dsn else None,
+        "root": settings.effective_root,
+        "allowed_roots": settings.effective_allowed_roots,
+    }
+    return [
+        Described(name, shown[name], loaded.origins[name], field.description or "")
+        for name, field in Settings.model_fields.items()
+    ]
 
 
 def _config_files(config: Path | None) -> list[Path]:
     """An explicit file stands alone; otherwise the user's file outranks the system's."""
     chosen = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
-    if chosen is not None:
-        if not chosen.is_file():
-            raise InvalidSettingsError(f"settings file {chosen} does not exist", "correct --config or DATAFLOW_CONFIG")
-        return [chosen]
-    return [path for path in (SYSTEM_CONFIG, user_config()) if path.is_file()]
+    if chosen is None:
+        return [path for path in (SYSTEM_CONFIG, user_config()) if path is not None and os.path.lexists(path)]
+    if not os.path.lexists(chosen):
+        named_by = "--config" if config else CONFIG_VARIABLE
+        raise InvalidSettingsError(
+            f"settings file {chosen} does not exist", f"correct {named_by}, or create the file"
+        )
+    return [chosen]
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """The values of a settings file and the line of each."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSettingsError(f"{path} is not valid TOML: {error}", "correct the line that is named") from None
+        raise InvalidSettingsError(
+            f"{path} is not valid TOML: {error}", "correct the place that is named"
+        ) from None
     except OSError as error:
-        raise InvalidSettingsError(f"{path} cannot be read: {error.strerror}", "check its permissions") from None
+        raise InvalidSettingsError(
+            f"settings file {path} cannot be read: {error.strerror}", "name a file that this user may read"
+        ) from None
+    lines = {key: _line_of(key, text) for key in values}
     unknown = [key for key in values if key not in Settings.model_fields]
     if unknown:
         raise InvalidSettingsError(
-            f"{path}: unknown setting " + ", ".join(f"{key!r}{did_you_mean(key, Settings.model_fields)}" for key in unknown),
-            "run `dataflowd config` for the list of settings",
+            "; ".join(
+                f"{path}:{lines[key]}: unknown setting {key!r}{did_you_mean(key, Settings.model_fields)}"
+                for key in unknown
+            ),
+            f"use one of {', '.join(Settings.model_fields)}",
         )
-    return values
+    return {key: _anchored(key, value, path.parent) for key, value in values.items()}, lines
 
 
-def _explain(error: ValidationError, files: list[Path]) -> str:
-    where = ", ".join(map(str, files)) or "environment"
-    parts = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-    return f"invalid settings ({where}): " + "; ".join(parts)
+def _line_of(key: str, text: str) -> int:
+    assignment = re.compile(rf"""\s*\[*\s*["']?{re.escape(key)}["']?\s*[=.\]]""")
+    return next((number for number, line in enumerate(text.splitlines(), 1) if assignment.match(line)), 1)
+
+
+def _anchored(key: str, value: Any, directory: Path) -> Any:
+    """A path in a file means the same wherever the program was started. URLs (s3a://...) stay as they are."""
+    if key not in PATHS:
+        return value
+    if isinstance(value, list):
+        return [_anchored(key, item, directory) for item in value]
+    if not isinstance(value, str) or not value or "://" in value:
+        return value
+    return str(directory.absolute() / Path(value).expanduser())
+
+
+def _from_environment() -> dict[str, str]:
+    """The settings that the environment gives, with the variable of each; a near miss of a name is an error."""
+    variables = {
+        name.upper().removeprefix(ENV_PREFIX).lower(): name
+        for name, value in os.environ.items()
+        if name.upper().startswith(ENV_PREFIX) and value
+    }
+    # Variables that resemble no setting are other programs' business.
+    mistyped = [
+        f"{variable}{did_you_mean(name, Settings.model_fields)}"
+        for name, variable in variables.items()
+        if name not in Settings.model_fields and did_you_mean(name, Settings.model_fields)
+    ]
+    if mistyped:
+        raise InvalidSettingsError(
+            f"unknown setting in the environment: {', '.join(mistyped)}",
+            "correct the variable's name, or unset it",
+        )
+    return {
+        name: f"environment {variable}"
+        for name, variable in variables.items()
+        if name in Settings.model_fields
+    }
+
+
+def _invalid(error: ValidationError, origins: dict[str, str]) -> InvalidSettingsError:
+    """Pydantic's messages with the place of each value; never the value, which may be a secret."""
+    wrong = {
+        str(item["loc"][0]): item["msg"] for item in error.errors(include_input=False, include_url=False)
+    }
+    return InvalidSettingsError(
+        "; ".join(f"{origins.get(name, 'settings')}: {name}: {message}" for name, message in wrong.items()),
+        "; ".join(
+            f"{name} is {Settings.model_fields[name].description}"
+            for name in wrong
+            if name in Settings.model_fields
+        ),
+    )

@@ -5,38 +5,43 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
 
 from dataflowd.errors import EXIT, DataflowError
 
 if TYPE_CHECKING:
-    import typer
+    from collections.abc import Sequence
 
 DEBUG_VARIABLE = "DATAFLOW_DEBUG"
+
+State = Literal["ok", "warning", "failed", "skipped"]
+_MARKS: dict[State, str] = {"ok": "\u2713", "warning": "!", "failed": "\u2717", "skipped": "-"}
+_ASCII_MARKS: dict[State, str] = {"ok": "[ok]", "warning": "[!!]", "failed": "[no]", "skipped": "[--]"}
+_COLOURS: dict[State, str] = {
+    "ok": "\x1b[32m",
+    "warning": "\x1b[33m",
+    "failed": "\x1b[31m",
+    "skipped": "\x1b[2m",
+}
 
 
 def run(app: typer.Typer, name: str) -> int:
     """Runs a command line and returns its exit status; no traceback reaches a user unless it is asked for."""
-    import click
-
     try:
         status = app(prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
     except DataflowError as error:
         return _failed(error)
-    except click.exceptions.Abort:
+    except typer.TyperException as error:
+        return _misused(error, name)
+    except typer.Abort:
         sys.stderr.write("aborted\n")
         return EXIT["FAILED"]
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader (`| head`) has what it wanted; a flush at exit would complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT["OK"]
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return 130
-    except Exception as error:  # the last line of defence
+    except (BrokenPipeError, SystemExit) as error:
+        return _hung_up(error)
+    except Exception as error:  # noqa: BLE001 - the last line of defence
         return _bug(error)
     return status if isinstance(status, int) else EXIT["OK"]
 
@@ -49,16 +54,60 @@ def say_json(value: Any) -> None:
     say(json.dumps(value, default=str, indent=2))
 
 
+def mark(state: State) -> str:
+    """A tick or a cross: coloured on a terminal only, in ASCII where the locale knows no other."""
+    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
+    text = (_MARKS if encoding == "utf8" else _ASCII_MARKS)[state]
+    return (
+        f"{_COLOURS[state]}{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+    )
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as aligned lines; the last column is as long as it is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+
+
 def _failed(error: DataflowError) -> int:
-    sys.stderr.write(f"error [{error.code}]: {error}\n")
+    _complain(error.code, error.message, error.remedy)
     return error.exit_code
+
+
+def _misused(error: typer.TyperException, program: str) -> int:
+    """Typer's own words about a wrong command line, in the form of every other error."""
+    context = getattr(error, "ctx", None)
+    message, path = error.format_message(), context.command_path if context else program
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.stderr.write(message.rstrip() + "\n")
+        return EXIT["USAGE"]
+    _complain("USAGE", message, f"run `{path} --help`")
+    return EXIT["USAGE"]
+
+
+def _hung_up(error: BrokenPipeError | SystemExit) -> int:
+    """The reader (`| head`) has what it wanted; Typer turns that into SystemExit, and a flush at exit would complain."""
+    if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+        raise error
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return EXIT["OK"]
 
 
 def _bug(error: Exception) -> int:
     if os.environ.get(DEBUG_VARIABLE):
         raise error
-    sys.stderr.write(
-        f"error [INTERNAL]: {type(error).__name__}: {error}\n"
-        f"  remedy: this is a bug in dataflowd; run again with {DEBUG_VARIABLE}=1 and report the traceback\n"
+    _complain(
+        "INTERNAL",
+        f"{type(error).__name__}: {error}",
+        f"this is a bug in dataflowd; run again with {DEBUG_VARIABLE}=1 and report the traceback",
     )
     return EXIT["INTERNAL"]
+
+
+def _complain(code: str, message: str, remedy: str) -> None:
+    from dataflowd.masking import mask, printable
+
+    lines = [f"error [{code}]: {message}"] + ([f"  remedy: {remedy}"] if remedy else [])
+    sys.stderr.write("".join(printable(mask(line), keep="\n") + "\n" for line in lines))

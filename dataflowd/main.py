@@ -1,0 +1,73 @@
+"""The command `dataflowd`: the daemon itself, and what it would run with."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dataflowd import __version__
+from dataflowd.ctl.output import columns, run, say, say_json
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # Rich alone costs more than the rest of `--help`
+    add_completion=False,
+    help="Run jobs on chunks of data whose five questions are all answered yes.",
+)
+
+
+def main() -> None:
+    sys.exit(run(app, "dataflowd"))
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        say(f"dataflowd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    context: typer.Context,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings file; default: the user's, then the system's.")
+    ] = None,
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version.")
+    ] = False,
+) -> None:
+    context.obj = config
+
+
+@app.command("config")
+def show_config(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show every setting, its value, where it came from and what it means. Secrets are masked."""
+    from dataclasses import asdict
+
+    from dataflowd.masking import printable
+    from dataflowd.settings import describe, load
+
+    described = describe(load(context.obj))
+    if as_json:
+        say_json([asdict(setting) for setting in described])
+        return
+    for setting, line in zip(
+        described,
+        columns([(setting.name, printable(_plain(setting.value)), setting.origin) for setting in described]),
+        strict=True,
+    ):
+        say(line)
+        say(f"    {setting.description}")
+
+
+def _plain(value: object) -> str:
+    if value is None:
+        return "-"
+    return ", ".join(map(str, value)) or "-" if isinstance(value, list) else str(value)

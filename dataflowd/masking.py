@@ -1,0 +1,48 @@
+"""Makes text safe to show: secrets masked, control characters escaped.
+
+Whatever a person or a log file sees goes through here once: error messages, log values, printed settings. Masking
+rather hides too much than too little; escaping keeps a hostile value from forging a line or steering a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+
+MASK = "***"
+
+_NAMES = ("password", "passwd", "passphrase", "secret", "token", "private_?key", "api_?key", "credential")
+_NAME = rf"(?:[a-z0-9_]*(?:{'|'.join(_NAMES)})|encryptedpass)"
+_SECRET_NAME = re.compile(rf"{_NAME}[a-z0-9_]*", re.IGNORECASE)
+# scheme://user:password@host; greedy, because an unescaped @ may stand in the password.
+_URL_PASSWORD = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*:)\S+(?=@)", re.IGNORECASE)
+# password=x, password='x y', "password": "x": libpq's form, query strings, and dumps of mappings.
+_NAMED_VALUE = re.compile(
+    rf"(?P<head>\b{_NAME}[\"']?\s*[=:]\s*)"
+    r"(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|(?:\\.|[^\s\\,;)}\]\"'])+)",
+    re.IGNORECASE,
+)
+# C0, DEL and C1 controls; line and paragraph separators; marks that reorder the text around them.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\x1b": r"\x1b"}
+_TWO_DIGITS = 0xFF
+
+
+def is_secret_name(name: str) -> bool:
+    return _SECRET_NAME.fullmatch(name) is not None
+
+
+def mask(text: str) -> str:
+    """The text without the passwords of connection strings and without values named like secrets."""
+    return _NAMED_VALUE.sub(rf"\g<head>{MASK}", _URL_PASSWORD.sub(rf"\g<head>{MASK}", text))
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """The text with every control character written as an escape, except those in `keep`."""
+    return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return _SHORT.get(character) or (f"\\x{code:02x}" if code <= _TWO_DIGITS else f"\\u{code:04x}")
