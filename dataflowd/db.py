@@ -7,8 +7,9 @@ hint as the remedy.
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, LiteralString, cast
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 from psycopg import conninfo
@@ -36,11 +37,44 @@ KEEPALIVE_COUNT = 3
 SQLSTATE_NOT_FOUND = "DF404"
 SQLSTATE_REFUSED = "DF409"
 SQLSTATE_INVALID = "DF400"
+RAISED_BY_FUNCTIONS: dict[str | None, type[DataflowError]] = {
+    SQLSTATE_NOT_FOUND: NotFoundError,
+    SQLSTATE_REFUSED: NotAllowedError,
+    SQLSTATE_INVALID: NotAllowedError,
+}
+
+# psycopg's errors, ours, what to say before Postgres's words, and the remedy; the first that fits.
+RAISED_BY_POSTGRES: list[tuple[tuple[type[psycopg.Error], ...], type[DataflowError], str, str]] = [
+    (
+        (psycopg.errors.InsufficientPrivilege,),
+        NotAllowedError,
+        "",
+        "connect as a member of dataflow_operator or dataflow_admin, or ask one of them",
+    ),
+    (
+        (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction),
+        SchemaMismatchError,
+        "this database has no usable dataflow schema: ",
+        "run `dataflowctl init`",
+    ),
+    (
+        (psycopg.errors.QueryCanceled,),
+        DatabaseUnreachableError,
+        "the database took too long: ",
+        "look for what blocks it in pg_stat_activity, or raise DATAFLOW_STATEMENT_TIMEOUT",
+    ),
+    (
+        (psycopg.OperationalError,),
+        DatabaseUnreachableError,
+        "the database does not answer: ",
+        "check DATAFLOW_DSN, the server and pg_hba.conf; `dataflowctl doctor` tries each",
+    ),
+]
 
 
 def query(name: str) -> LiteralString:
     """A named query, typed as what psycopg accepts: it comes from a file of ours, never from data."""
-    return cast("LiteralString", sqlfiles.query(name))
+    return sqlfiles.query(name)
 
 
 def dsn(settings: Settings) -> str:
@@ -56,8 +90,10 @@ def parameters(dsn: str, settings: Settings, application: str) -> dict[str, Any]
     try:
         parsed = conninfo.conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
+        # libpq quotes pieces of the string, and a piece of a malformed one may be the password.
+        reason = re.sub(r'"[^"]*"', '"..."', str(error).strip())
         raise InvalidSettingsError(
-            f"dsn is not a connection string: {error}", "write it as postgresql://user@host/database"
+            f"dsn is not a connection string: {reason}", "write it as postgresql://user@host/database"
         ) from None
     defaults: dict[str, Any] = {
         "connect_timeout": settings.connect_timeout,
@@ -73,7 +109,10 @@ def parameters(dsn: str, settings: Settings, application: str) -> dict[str, Any]
 def connect(settings: Settings, application: str = "dataflowctl") -> Iterator[psycopg.Connection]:
     """A connection in autocommit: each call of a SQL function is its own transaction."""
     address = dsn(settings)
-    with translated(), psycopg.connect(**parameters(address, settings, application), autocommit=True) as connection:
+    with (
+        translated(),
+        psycopg.connect(**parameters(address, settings, application), autocommit=True) as connection,
+    ):
         yield connection
 
 
@@ -87,19 +126,15 @@ def translated() -> Iterator[None]:
 
 
 def translate(error: psycopg.Error) -> DataflowError:
-    state, message, hint = error.sqlstate, error.diag.message_primary or str(error).strip(), error.diag.message_hint or ""
-    if state == SQLSTATE_NOT_FOUND:
-        return NotFoundError(message, hint)
-    if state in {SQLSTATE_REFUSED, SQLSTATE_INVALID}:
-        return NotAllowedError(message, hint)
-    if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return NotAllowedError(
-            message, "connect as a member of dataflow_operator or dataflow_admin, or ask one of them"
-        )
-    if isinstance(error, psycopg.errors.InvalidSchemaName | psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction):
-        return SchemaMismatchError(f"this database has no usable dataflow schema: {message}", "run `dataflowctl init`")
-    if isinstance(error, psycopg.OperationalError):
+    message, hint = error.diag.message_primary or str(error).strip(), error.diag.message_hint or ""
+    if error.sqlstate in RAISED_BY_FUNCTIONS:
+        return RAISED_BY_FUNCTIONS[error.sqlstate](message, hint)
+    if "unsupported startup parameter" in message:
         return DatabaseUnreachableError(
-            f"the database does not answer: {message}", "check DATAFLOW_DSN, the server and pg_hba.conf; `dataflowctl doctor` tries each"
+            f"a connection pooler stands before the database: {message}",
+            "let DATAFLOW_DSN name Postgres itself, or a pooler in session mode",
         )
-    return DataflowError(f"database error {state}: {message}", hint)
+    for kinds, ours, what, remedy in RAISED_BY_POSTGRES:
+        if isinstance(error, kinds):
+            return ours(what + message, remedy)
+    return DataflowError(f"database error {error.sqlstate}: {message}", hint)

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, LiteralString, cast
+from typing import TYPE_CHECKING, LiteralString
+
+import psycopg
 
 from dataflowd import db, sqlfiles
-from dataflowd.errors import SchemaMismatchError
+from dataflowd.errors import NotAllowedError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import psycopg
 
 MINIMUM_SERVER_VERSION = 150000
 FIRST_MIGRATION = "0001_roles.sql"  # makes the role that owns everything after it
@@ -42,12 +42,20 @@ def init(connection: psycopg.Connection) -> list[str]:
     """Creates or upgrades the schema; returns what was done, one line each. The connection is in autocommit."""
     if connection.info.server_version < MINIMUM_SERVER_VERSION:
         raise SchemaMismatchError(
-            f"the server is Postgres {connection.info.server_version // 10000}", "dataflowd needs Postgres 15 or newer"
+            f"the server is Postgres {connection.info.server_version // 10000}",
+            "dataflowd needs Postgres 15 or newer",
         )
-    connection.execute(db.query("migration_lock"))
+    with connection.transaction():
+        # Whoever holds the lock may be at a long migration.
+        connection.execute(db.query("migration_timeout"))
+        connection.execute(db.query("migration_lock"))
     try:
-        connection.execute(db.query("migration_bookkeeping"))
         return _upgrade(connection)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise NotAllowedError(
+            f"user {connection.info.user} may not set up this database: {error.diag.message_primary}",
+            "run `dataflowctl init` as a superuser, as the database's owner with CREATEROLE, or as a member of dataflow_admin",
+        ) from error
     finally:
         if not connection.closed:
             connection.execute(db.query("migration_unlock"))
@@ -81,6 +89,9 @@ def _upgrade(connection: psycopg.Connection) -> list[str]:
             f"applied migrations were edited afterwards: {', '.join(found.edited)}",
             "restore the files of the release, and put changes into a new migration",
         )
+    # Only at the first time: later a member of dataflow_admin needs no right to create schemas.
+    if connection.execute(db.query("migration_exists")).fetchone() == (None,):
+        connection.execute(db.query("migration_bookkeeping"))
     for path in found.missing:
         _apply(connection, [path])
     # A migration may change what functions depend on, so they follow it as a whole.
@@ -97,8 +108,15 @@ def _apply(connection: psycopg.Connection, paths: list[Path], prefix: str = "") 
         if not (paths and paths[0].name == FIRST_MIGRATION):
             connection.execute(db.query("migration_owner"))
         for path in paths:
-            connection.execute(cast("LiteralString", path.read_text(encoding="utf-8")))
-            connection.execute(db.query("migration_record"), {"name": prefix + path.name, "checksum": _checksum(path)})
+            connection.execute(_text(path))
+            connection.execute(
+                db.query("migration_record"), {"name": prefix + path.name, "checksum": _checksum(path)}
+            )
+
+
+def _text(path: Path) -> LiteralString:
+    """A file of ours, typed as what psycopg accepts."""
+    return path.read_text(encoding="utf-8")
 
 
 def _checksum(path: Path) -> str:

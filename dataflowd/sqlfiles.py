@@ -35,3 +35,7 @@ def _queries() -> dict[str, str]:
 def query(name: str) -> str:
     """The text of one named query of sql/queries.sql."""
     return _queries()[name]
+
+
+def query_names() -> list[str]:
+    return list(_queries())

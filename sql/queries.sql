@@ -19,6 +19,10 @@ CREATE TABLE IF NOT EXISTS dataflow.migration (
     checksum text NOT NULL,
     applied timestamptz NOT NULL DEFAULT now()
 );
+COMMENT ON TABLE dataflow.migration IS 'Files of sql/ that were applied to this database';
+COMMENT ON COLUMN dataflow.migration.name IS 'File name; functions/<name> for those that are applied again when they change';
+COMMENT ON COLUMN dataflow.migration.checksum IS 'SHA-256 of the file as it was applied';
+COMMENT ON COLUMN dataflow.migration.applied IS 'When it was applied last';
 
 -- migration_exists: NULL when this database was never initialised
 SELECT to_regclass('dataflow.migration')::text;
@@ -29,3 +33,18 @@ SELECT name, checksum FROM dataflow.migration;
 -- migration_record: remember that a file was applied
 INSERT INTO dataflow.migration (name, checksum) VALUES (%(name)s, %(checksum)s)
 ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied = now();
+
+-- doctor_roles: which of the four roles this user has
+SELECT rolname::text FROM pg_roles
+WHERE rolname IN ('dataflow_admin', 'dataflow_operator', 'dataflow_reader', 'dataflow_daemon')
+    AND pg_has_role(current_user, oid, 'MEMBER')
+ORDER BY rolname;
+
+-- doctor_session: the server process that answers, and its clock
+SELECT pg_backend_pid(), clock_timestamp();
+
+-- doctor_listen: the first half of a test of NOTIFY
+LISTEN dataflow_doctor;
+
+-- doctor_notify: the second half, from another connection
+SELECT pg_notify('dataflow_doctor', %(payload)s);

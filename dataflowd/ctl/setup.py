@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,13 +20,20 @@ def settings_of(context: typer.Context) -> Settings:
     return load(context.obj).settings
 
 
-def init(context: typer.Context) -> None:
+def init(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Create or upgrade the schema `dataflow`. Safe to run again, and from many machines at once."""
     from dataflowd import db, migrate
-    from dataflowd.ctl.output import say
+    from dataflowd.ctl.output import say, say_json
 
     with db.connect(settings_of(context)) as connection:
         done = migrate.init(connection)
-        for line in done:
-            say(line)
-        say("the schema is up to date" if not done else f"initialised: {len(done)} changes")
+        place = f"{connection.info.host}:{connection.info.port}/{connection.info.dbname}"
+    if as_json:
+        say_json({"database": place, "done": done})
+        return
+    for line in done:
+        say(line)
+    say(f"{place} is up to date" + (f": {len(done)} changes made" if done else "; nothing to do"))

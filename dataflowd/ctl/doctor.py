@@ -1,0 +1,55 @@
+"""The doctor's report: a tick or a cross for each check, and a remedy where one is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from dataflowd.doctor import Finding
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(doctor)
+
+
+def doctor(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="Start a Spark to see that it works.")
+    ] = True,
+) -> None:
+    """Check this host and its database. Exit status 1 when something would stop a run."""
+    from dataclasses import asdict
+
+    from dataflowd.ctl.output import say, say_json
+    from dataflowd.ctl.setup import settings_of
+    from dataflowd.doctor import examine
+    from dataflowd.errors import EXIT
+
+    findings = []
+    for finding in examine(settings_of(context), spark=spark):
+        findings.append(finding)
+        if not as_json:
+            _print(finding)
+    failed = [finding.check for finding in findings if finding.state == "failed"]
+    if as_json:
+        say_json({"ok": not failed, "checks": [asdict(finding) for finding in findings]})
+    else:
+        say(f"would stop a run: {', '.join(dict.fromkeys(failed))}" if failed else "nothing would stop a run")
+    raise typer.Exit(EXIT["FAILED"] if failed else EXIT["OK"])
+
+
+def _print(finding: Finding) -> None:
+    """Shown as soon as it is known: a check may take seconds."""
+    import sys
+
+    from dataflowd.ctl.output import mark, say
+    from dataflowd.masking import mask, printable
+
+    say(f"{mark(finding.state)} {finding.check:<9} {printable(mask(finding.detail))}")
+    if finding.remedy:
+        say(f"  remedy: {printable(finding.remedy)}")
+    sys.stdout.flush()

@@ -1,0 +1,32 @@
+"""Starts the smallest Spark there is and counts with it: `python -m dataflowd.sparkprobe`, run by the doctor.
+
+A process of its own, because a JVM that fails to start takes its caller's patience, and its log, with it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+ROWS = 1000
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - an import that fails is a finding too
+
+    session = (
+        SparkSession.builder.master("local[1]")
+        .appName("dataflowd doctor")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    try:
+        if session.range(ROWS).count() != ROWS:
+            sys.exit("Spark counts wrongly")
+        sys.stdout.write(f"{session.version}\n")
+    finally:
+        session.stop()
+
+
+if __name__ == "__main__":
+    main()

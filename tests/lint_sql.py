@@ -1,0 +1,159 @@
+"""Rules for the files of sql/, checked with Postgres's own parser: `python -m tests.lint_sql`, part of `make lint`.
+
+Every file parses, bodies in PL/pgSQL included. Every table, view, column and public function (no leading underscore)
+has a COMMENT; a column may instead bear the name of one that has, for a word means one thing everywhere. A SECURITY DEFINER function fixes its search_path and names pg_temp last in it: otherwise a caller's
+temporary table would stand before ours. No function builds SQL at run time: nothing in the database is executed.
+
+Why rules and no formatter: those that exist (sqlfluff among them) lay out statements, but take a PL/pgSQL body for one
+string literal and leave it as it is, and the bodies are most of what stands here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pglast
+from pglast import ast, enums
+
+from dataflowd import sqlfiles
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_PARAMETER = re.compile(r"%\([a-z_]+\)s|%s")
+_DYNAMIC = {"PLpgSQL_stmt_dynexecute", "PLpgSQL_stmt_dynfors", "dynquery"}
+
+
+class Source(NamedTuple):
+    """One parsed file, or one named query."""
+
+    name: str
+    text: str
+    is_function_file: bool
+
+
+def main() -> int:
+    mistakes = list(check(sources()))
+    for mistake in mistakes:
+        sys.stderr.write(mistake + "\n")
+    return 1 if mistakes else 0
+
+
+def sources() -> list[Source]:
+    files = [Source(path.name, _read(path), is_function_file=False) for path in sqlfiles.migrations()]
+    files += [Source(path.name, _read(path), is_function_file=True) for path in sqlfiles.functions()]
+    # A placeholder is no SQL; where it stands, a parameter may.
+    return files + [
+        Source(f"queries.sql: {name}", _PARAMETER.sub("$1", sqlfiles.query(name)), is_function_file=False)
+        for name in sqlfiles.query_names()
+    ]
+
+
+def check(files: Iterable[Source]) -> Iterator[str]:
+    created: dict[str, str] = {}
+    commented: set[str] = set()
+    for source in files:
+        try:
+            statements = pglast.parse_sql(source.text)
+        except pglast.parser.ParseError as error:
+            yield f"{source.name}: does not parse: {error}"
+            continue
+        for raw in statements:
+            created |= dict.fromkeys(_created(raw.stmt), source.name)
+            commented |= set(_commented(raw.stmt))
+            yield from _function_mistakes(source, raw)
+    explained = {thing.rpartition(".")[2] for thing in commented if thing.startswith("column ")}
+    for thing, place in created.items():
+        is_known_column = thing.startswith("column ") and thing.rpartition(".")[2] in explained
+        if thing not in commented and not is_known_column:
+            yield f"{place}: {thing} has no COMMENT"
+
+
+def _created(statement: Any) -> Iterator[str]:
+    match statement:
+        case ast.CreateStmt(relation=relation, tableElts=elements, partbound=None):
+            yield f"table {_relation(relation)}"
+            for element in elements or ():
+                if isinstance(element, ast.ColumnDef):
+                    yield f"column {_relation(relation)}.{element.colname}"
+        case ast.AlterTableStmt(relation=relation, cmds=commands):
+            for command in commands:
+                if command.subtype == enums.AlterTableType.AT_AddColumn:
+                    yield f"column {_relation(relation)}.{command.def_.colname}"
+        case ast.ViewStmt(view=view):
+            yield f"view {_relation(view)}"
+        case ast.CreateFunctionStmt(funcname=name) if not name[-1].sval.startswith("_"):
+            yield f"function {_dotted(name)}"
+
+
+def _commented(statement: Any) -> Iterator[str]:
+    if not isinstance(statement, ast.CommentStmt) or not statement.comment:
+        return
+    kinds = {
+        enums.ObjectType.OBJECT_TABLE: "table",
+        enums.ObjectType.OBJECT_COLUMN: "column",
+        enums.ObjectType.OBJECT_VIEW: "view",
+        enums.ObjectType.OBJECT_FUNCTION: "function",
+        enums.ObjectType.OBJECT_PROCEDURE: "function",
+    }
+    if statement.objtype in kinds:
+        named = statement.object
+        yield f"{kinds[statement.objtype]} {_dotted(getattr(named, 'objname', named))}"
+
+
+def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
+    statement = raw.stmt
+    if not isinstance(statement, ast.CreateFunctionStmt | ast.DoStmt):
+        return
+    options = {option.defname: option.arg for option in getattr(statement, "options", None) or statement.args}
+    name = _dotted(statement.funcname) if isinstance(statement, ast.CreateFunctionStmt) else "DO"
+    language = options["language"].sval if "language" in options else "plpgsql"
+    if "security" in options and options["security"].boolval and not _has_fixed_path(statement):
+        yield f"{source.name}: {name} is SECURITY DEFINER without SET search_path = ..., pg_temp"
+    if language != "plpgsql":
+        return
+    length = raw.stmt_len or len(source.text.encode()) - raw.stmt_location
+    text = source.text.encode()[raw.stmt_location : raw.stmt_location + length].decode()
+    try:
+        body = pglast.parse_plpgsql(text)
+    except pglast.parser.ParseError as error:
+        yield f"{source.name}: the body of {name} does not parse: {error}"
+        return
+    if source.is_function_file and _DYNAMIC & set(_keys(body)):
+        yield f"{source.name}: {name} builds SQL at run time (EXECUTE)"
+
+
+def _has_fixed_path(function: Any) -> bool:
+    for option in function.options:
+        if option.defname == "set" and option.arg.name == "search_path" and option.arg.args:
+            return bool(option.arg.args[-1].val.sval == "pg_temp")
+    return False
+
+
+def _keys(tree: Any) -> Iterator[str]:
+    if isinstance(tree, dict):
+        yield from tree
+        for value in tree.values():
+            yield from _keys(value)
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _keys(value)
+
+
+def _relation(relation: Any) -> str:
+    return f"{relation.schemaname}.{relation.relname}" if relation.schemaname else str(relation.relname)
+
+
+def _dotted(names: Iterable[Any]) -> str:
+    return ".".join(name.sval for name in names)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
