@@ -136,6 +136,8 @@ def stop(data_dir: Path) -> bool:
                     f"the embedded Postgres (pid {postmaster.pid}) does not stop: {_tail(ended.stderr)}",
                     f"look into {base / 'log'}",
                 )
+            if postmaster.socket_directory != base / "run":
+                shutil.rmtree(postmaster.socket_directory, ignore_errors=True)
             return True
 
 
@@ -324,14 +326,16 @@ def _start(base: Path, owner: Account) -> _Postmaster:
 
 
 def _last_words(logs: Path) -> str:
-    """What the server said before and after its log collector took over."""
-    daily = sorted(logs.glob("server-*.log"), key=lambda path: path.stat().st_mtime)[-1:]
-    texts = [
-        path.read_text(encoding="utf-8", errors="replace")
-        for path in (logs / "start.log", *daily)
-        if path.exists()
-    ]
-    return _tail("\n".join(texts))
+    """What the server said, also after its log collector took over."""
+    said = _read_text(logs / "start.log")
+    if "log output to logging collector" in said:
+        daily = sorted(logs.glob("server-*.log"), key=lambda path: path.stat().st_mtime)
+        said += "".join(_read_text(path) for path in daily[-1:])
+    return _tail(said) if said else ""
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
 
 
 def _tail(text: str) -> str:
@@ -430,12 +434,11 @@ def _make_socket_directory(base: Path, owner: Account) -> Path:
     near = base / "run"
     key = hashlib.sha256(os.fsencode(base)).hexdigest()[:12]
     short = Path(tempfile.gettempdir()) / f"dataflowd-{owner.uid}-{key}"
-    chosen = next(
-        (path for path in (near, short) if len(os.fsencode(_socket_file(path))) <= SOCKET_PATH_BYTES), None
-    )
+    chosen = next((path for path in (near, short) if _fits_socket(path)), None)
     if chosen is None:
         raise EmbeddedError(
-            f"the socket paths {_socket_file(near)} and {_socket_file(short)} are both longer than {SOCKET_PATH_BYTES} bytes",
+            f"no place for the socket: {_socket_file(near)} and {_socket_file(short)} "
+            f"are longer than {SOCKET_PATH_BYTES} bytes or contain a comma",
             "choose a shorter data_dir, or set TMPDIR to a short path",
         )
     _make_directory(chosen, owner)
@@ -446,6 +449,11 @@ def _make_socket_directory(base: Path, owner: Account) -> Path:
             "remove it, or choose another data_dir",
         )
     return chosen
+
+
+def _fits_socket(directory: Path) -> bool:
+    """Clients read a comma in a host as the beginning of the next host."""
+    return len(os.fsencode(_socket_file(directory))) <= SOCKET_PATH_BYTES and "," not in str(directory)
 
 
 def _socket_file(directory: Path) -> Path:
