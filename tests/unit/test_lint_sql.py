@@ -1,0 +1,57 @@
+"""The rules for SQL files notice what they are for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.lint_sql import Source, check
+
+DEFINER = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE sql SECURITY DEFINER {} AS $$ SELECT $$;"
+BODY = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {} END $$;"
+
+
+@pytest.mark.parametrize(
+    ("text", "mistake"),
+    [
+        ("SELEC 1", "does not parse"),
+        (BODY.format("x := ;"), "the body of dataflow._f does not parse"),
+        (BODY.format("EXECUTE 'SELECT 1';"), "builds SQL at run time"),
+        (
+            BODY.format("FOR x IN EXECUTE 'SELECT 1' LOOP END LOOP;").replace(
+                "BEGIN", "DECLARE x int; BEGIN"
+            ),
+            "builds SQL",
+        ),
+        (BODY.format("RETURN QUERY EXECUTE 'SELECT 1';").replace("void", "SETOF int"), "builds SQL"),
+        (DEFINER.format(""), "without SET search_path"),
+        (DEFINER.format("SET search_path = dataflow"), "without SET search_path"),
+        ("CREATE TABLE dataflow.t ();", "table dataflow.t has no COMMENT"),
+        (
+            "CREATE TABLE dataflow.t (a int); COMMENT ON TABLE dataflow.t IS 'x';",
+            "column dataflow.t.a has no COMMENT",
+        ),
+        ("ALTER TABLE dataflow.t ADD COLUMN a int;", "column dataflow.t.a has no COMMENT"),
+        (
+            "CREATE FUNCTION dataflow.f() RETURNS void LANGUAGE sql AS $$ SELECT $$;",
+            "function dataflow.f has no COMMENT",
+        ),
+        ("CREATE VIEW dataflow.v AS SELECT 1;", "view dataflow.v has no COMMENT"),
+    ],
+)
+def test_a_mistake_is_found(text: str, mistake: str) -> None:
+    found = list(check([Source("x.sql", text, is_function_file=True)]))
+    assert len(found) == 1
+    assert mistake in found[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEFINER.format("SET search_path = dataflow, pg_temp"),
+        BODY.format("PERFORM 1;"),
+        "DO $$ BEGIN PERFORM 1; END $$;",
+        "CREATE TABLE t (a int); COMMENT ON TABLE t IS 'x'; COMMENT ON COLUMN t.a IS 'x'; CREATE INDEX ON t (a);",
+    ],
+)
+def test_what_follows_the_rules_is_left_alone(text: str) -> None:
+    assert list(check([Source("x.sql", text, is_function_file=True)])) == []
