@@ -190,6 +190,14 @@ def test_a_read_only_file_system_is_said(data_dir: Path) -> None:
     assert f"make {data_dir} writable" in caught.value.remedy
 
 
+@pytest.mark.skipif(IS_ROOT, reason="root writes everywhere")
+def test_a_read_only_directory_is_said(data_dir: Path) -> None:
+    data_dir.mkdir(mode=0o555)
+    with pytest.raises(EmbeddedError, match="Permission denied") as caught:
+        postgres.ensure_running(data_dir)
+    assert f"make {data_dir} writable" in caught.value.remedy
+
+
 def test_a_closed_directory_is_said(data_dir: Path) -> None:
     """As a file stands where the directory should be, no permission of root's helps."""
     data_dir.parent.joinpath("file").touch()

@@ -47,6 +47,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         "uname",
         "tr",
         "grep",
+        "rm",
     ):
         for place in ("/bin", "/usr/bin"):
             if os.path.exists(f"{place}/{name}") and not (tools / name).exists():  # noqa: PTH110 - keeps the loop flat
