@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from dataflowd.ctl import setup
+from dataflowd.ctl import doctor, embedded, setup
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # Rich alone costs more than the rest of `--help`
     help="Steer dataflowd: what runs, what failed, why, and what to do.",
 )
 
@@ -19,9 +20,13 @@ app = typer.Typer(
 @app.callback()
 def root(
     context: typer.Context,
-    config: Annotated[Path | None, typer.Option(help="Settings file; default: the user's, then the system's.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings file; default: the user's, then the system's.")
+    ] = None,
 ) -> None:
     context.obj = config
 
 
 setup.register(app)
+doctor.register(app)
+embedded.register(app)
