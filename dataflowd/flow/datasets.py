@@ -1,0 +1,177 @@
+"""The tables [dataset.NAME] of a flow file."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from dataflowd.flow import checks, location
+from dataflowd.flow.model import Dataset
+from dataflowd.flow.section import type_of
+from dataflowd.flow.zone import is_zone
+
+if TYPE_CHECKING:
+    from dataflowd.flow.section import Section
+    from dataflowd.settings import Settings
+
+FILE_FORMATS = ("csv", "json", "parquet", "orc", "text")
+TABLE_FORMATS = ("postgres", "jdbc")
+LAKE_FORMATS = ("delta", "iceberg")  # reached by location or by table name
+FORMATS = (*FILE_FORMATS, *LAKE_FORMATS, *TABLE_FORMATS, "none")
+ORDERINGS = ("natural", "date", "number", "text")
+CALENDARS = ("hourly", "daily", "weekly", "monthly")
+BUILT_IN = frozenset({"today"})  # the daily calendar that every database has
+PORT_MAX = 65535
+
+
+def parse(section: Section, settings: Settings) -> Dataset:
+    name = str(section.key[-1])
+    if name in BUILT_IN:
+        section.report.add(section.key, f"the dataset {name!r} is built in", "give this one another name")
+    zone = section.filled("zone") or "UTC"
+    if not is_zone(zone):
+        section.wrong("zone", f"is {zone!r}, which is no time zone", 'write a name such as "Europe/Berlin"')
+        zone = "UTC"
+    columns = section.filled("schema")
+    column_names = checks.columns_of(columns) if columns else None
+    if columns and column_names is None:
+        section.wrong("schema", "is no list of columns", 'write it as "order_id bigint, customer string"')
+    data_checks, custom = checks.parse(section.section("checks"), column_names)
+    calendar = section.word("calendar", CALENDARS)
+    dataset = Dataset(
+        name=name,
+        description=section.text("description") or "",
+        format=section.word("format", FORMATS, "none" if calendar else "parquet") or "parquet",
+        location=_location(section, settings),
+        hostname=section.filled("hostname"),
+        port=_port(section),
+        database=section.filled("database"),
+        schemaname=section.filled("schemaname"),
+        tablename=section.filled("tablename"),
+        username=section.filled("username"),
+        columns=columns,
+        options=_options(section),
+        checks=data_checks,
+        custom_checks=custom,
+        ordering=section.word("ordering", ORDERINGS, "natural") or "natural",
+        publish=section.word("publish", ("pointer", "rename"), "pointer") or "pointer",
+        environment=section.identifier("environment"),
+        calendar=calendar,
+        zone=zone,
+        start=_start(section, calendar, zone),
+        ready=section.word("ready", ("start", "end"), "end") or "end",
+    )
+    section.close()
+    _check_reachable(section, dataset)
+    return dataset
+
+
+def _location(section: Section, settings: Settings) -> str | None:
+    value = section.filled("location")
+    if value is None:
+        return None
+    try:
+        return location.resolve(value, settings)
+    except location.BadLocationError as error:
+        section.wrong("location", error.what, error.remedy)
+        return value
+
+
+def _port(section: Section) -> int | None:
+    port = section.whole("port", minimum=1)
+    if port is not None and port > PORT_MAX:
+        section.wrong("port", f"is {port}", f"write a whole number from 1 to {PORT_MAX}")
+    return port
+
+
+def _options(section: Section) -> dict[str, Any]:
+    options = section.data("options")
+    for name, value in options.items():
+        if not isinstance(value, str | int | float):
+            section.wrong(
+                "options", f"has {type_of(value)} at {name!r}", "write a string, a number or a boolean"
+            )
+        if name.lower() == "password":
+            section.wrong(
+                "options", "holds a password", "seal it with `dataflowctl seal`, which keeps it unreadable"
+            )
+    return options
+
+
+def _check_reachable(section: Section, dataset: Dataset) -> None:
+    if dataset.calendar is None:
+        for name in ("zone", "start", "ready"):
+            if name in section:
+                section.wrong(
+                    name, "is given without a calendar", f"write calendar = one of {', '.join(CALENDARS)}"
+                )
+        if dataset.format in FILE_FORMATS and "location" not in section:
+            section.wrong(
+                "location", f"is missing for format {dataset.format!r}", 'write location = "{root}/..."'
+            )
+    if dataset.format in TABLE_FORMATS and "tablename" not in section:
+        section.wrong("tablename", f"is missing for format {dataset.format!r}", "name the table")
+    if dataset.format in LAKE_FORMATS and not {"location", "tablename"} & set(section.names()):
+        section.wrong(
+            "location", f"and tablename are missing for format {dataset.format!r}", "write one of them"
+        )
+    if dataset.publish == "rename" and dataset.location is not None:
+        scheme = dataset.location.partition(":")[0]
+        if scheme in location.SCHEMES_WITHOUT_ATOMIC_RENAME:
+            section.wrong("publish", f"is 'rename', which is not atomic on {scheme}", "write 'pointer'")
+
+
+def _start(section: Section, calendar: str | None, zone: str) -> dt.datetime | None:
+    """The first period's start, as a moment; it has to be where a period starts."""
+    value = section.value("start")
+    if value is None:
+        if calendar is not None:
+            section.wrong(
+                "start", "is missing for a calendar", "write the first period's start: start = 2026-01-01"
+            )
+        return None
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value)
+        except ValueError:
+            section.wrong("start", f"is {value!r}, which is no date", "write a date: start = 2026-01-01")
+            return None
+    if not isinstance(value, dt.date):
+        section.wrong("start", f"is {type_of(value)}", "write a date: start = 2026-01-01")
+        return None
+    if not isinstance(value, dt.datetime):
+        value = dt.datetime.combine(value, dt.time())
+    try:
+        local = (
+            value.replace(tzinfo=ZoneInfo(zone)) if value.tzinfo is None else value.astimezone(ZoneInfo(zone))
+        )
+    except OverflowError:
+        section.wrong(
+            "start", f"is {value.isoformat()}, outside all calendars", "write a date: start = 2026-01-01"
+        )
+        return None
+    first = _period_start(local, calendar)
+    if first != local:
+        section.wrong(
+            "start",
+            f"is {local.isoformat()}, inside a period",
+            f"write a period's start, such as {first.isoformat()}",
+        )
+    return local
+
+
+def _period_start(moment: dt.datetime, calendar: str | None) -> dt.datetime:
+    hour = moment.replace(minute=0, second=0, microsecond=0)
+    day = hour.replace(hour=0)
+    match calendar:
+        case "hourly":
+            return hour
+        case "daily":
+            return day
+        case "weekly":
+            return day - dt.timedelta(days=day.weekday())
+        case "monthly":
+            return day.replace(day=1)
+        case _:
+            return moment

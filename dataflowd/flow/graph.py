@@ -1,0 +1,191 @@
+"""What concerns several tables of a flow file: who reads and writes what, and whether it can ever run."""
+
+from __future__ import annotations
+
+import graphlib
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from dataflowd.flow.datasets import BUILT_IN
+from dataflowd.flow.mapping import grain, misfit
+from dataflowd.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from dataflowd.flow.mistakes import Report
+    from dataflowd.flow.model import Flow, Job
+    from dataflowd.flow.source import Key
+
+
+def check(flow: Flow, report: Report) -> None:
+    producers = _producers(flow)
+    _check_producers(flow, producers, report)
+    for job in flow.jobs.values():
+        _check_names(flow, job, report)
+        _check_inputs(flow, job, report)
+        _check_environment(flow, job, report)
+        _check_row_counts(flow, job, report)
+    _check_locations(flow, producers, report)
+    _check_cycles(flow, producers, report)
+
+
+def _producers(flow: Flow) -> dict[str, list[str]]:
+    producers: dict[str, list[str]] = defaultdict(list)
+    for job in flow.jobs.values():
+        for output in job.outputs:
+            producers[output].append(job.name)
+    return producers
+
+
+def element_key(report: Report, job: str, field: str, dataset: str) -> Key:
+    """Where an input or output is named: a key of the table [job.x.inputs], or an element of an array."""
+    value = report.source.data["job"][job][field]
+    return ("job", job, field, value.index(dataset) if isinstance(value, list) else dataset)
+
+
+def _check_producers(flow: Flow, producers: Mapping[str, list[str]], report: Report) -> None:
+    for dataset, jobs in producers.items():
+        for job in jobs[1:]:
+            report.add(
+                element_key(report, job, "outputs", dataset),
+                f"dataset {dataset!r} has two producers: job {jobs[0]!r} and job {job!r}",
+                "a dataset has one producer; give one of them an output of its own",
+            )
+        if dataset in BUILT_IN or (dataset in flow.datasets and flow.datasets[dataset].calendar):
+            report.add(
+                element_key(report, jobs[0], "outputs", dataset),
+                f"job {jobs[0]!r} writes {dataset!r}, which is a calendar",
+                "the chunks of a calendar become READY by themselves; name another output",
+            )
+
+
+def _check_names(flow: Flow, job: Job, report: Report) -> None:
+    known = flow.datasets.keys() | BUILT_IN
+    named = [(name, element_key(report, job.name, "inputs", name)) for name in job.inputs]
+    named += [(name, element_key(report, job.name, "outputs", name)) for name in job.outputs]
+    for name, key in named:
+        if name not in known:
+            report.add(
+                key,
+                f"job.{job.name}.{key[2]} names the unknown dataset {name!r}{did_you_mean(name, known)}",
+                f"declare [dataset.{name}] in this file",
+            )
+
+
+def _check_inputs(flow: Flow, job: Job, report: Report) -> None:
+    if all(mapping["kind"] == "fixed" for mapping in job.inputs.values()):
+        what = "has only fixed inputs" if job.inputs else "has no inputs"
+        report.add(
+            ("job", job.name, "inputs"),
+            f"job {job.name!r} {what}: nothing says which dataids it runs for",
+            'add an input that is not fixed, such as the calendar "today"',
+        )
+    grains: dict[str, str] = {}
+    for name, mapping in job.inputs.items():
+        if name in job.outputs and not _looks_back(mapping):
+            report.add(
+                element_key(report, job.name, "inputs", name),
+                f"job {job.name!r} reads its own output {name!r} of the same dataid",
+                'read an earlier one: {kind = "offset", by = -1, unit = "day"}',
+            )
+        if name in flow.datasets and (why := misfit(mapping, flow.datasets[name])):
+            report.add(
+                element_key(report, job.name, "inputs", name),
+                f"the mapping of {name!r} in job {job.name!r} {why}",
+                "correct one of the two",
+            )
+        if found := grain(mapping):
+            grains.setdefault(found, name)
+    if len(grains) > 1:
+        said = ", ".join(f"{found} by {name}" for found, name in grains.items())
+        report.add(
+            ("job", job.name, "inputs"),
+            f"the inputs of job {job.name!r} disagree on what its dataids are: {said}",
+            "make the mappings agree, or split the job",
+        )
+
+
+def _looks_back(mapping: Mapping[str, Any]) -> bool:
+    return mapping["kind"] == "offset" and (mapping["by"] or 0) < 0
+
+
+def _check_environment(flow: Flow, job: Job, report: Report) -> None:
+    bound: dict[str, str] = {}
+    for name in [*job.inputs, *job.outputs]:
+        environment = flow.datasets[name].environment if name in flow.datasets else None
+        if environment is not None:
+            bound.setdefault(environment, name)
+    if len(bound) > 1:
+        said = ", ".join(f"{name} is bound to {environment!r}" for environment, name in bound.items())
+        report.add(
+            ("job", job.name),
+            f"job {job.name!r} mixes environments: {said}",
+            "use datasets of one environment in a job",
+        )
+
+
+def _check_row_counts(flow: Flow, job: Job, report: Report) -> None:
+    checked: list[tuple[Key, Mapping[str, Any]]] = [(("job", job.name, "checks", "row_count"), job.checks)]
+    checked += [
+        (("dataset", name, "checks", "row_count"), flow.datasets[name].checks)
+        for name in job.outputs
+        if name in flow.datasets
+    ]
+    for key, declared in checked:
+        source = declared.get("row_count", {}).get("input")
+        if source is not None and source not in job.inputs:
+            report.add(
+                key,
+                f"row_count compares with {source!r}, which job {job.name!r} does not read{did_you_mean(source, job.inputs)}",
+                f"name one of its inputs: {', '.join(job.inputs)}",
+            )
+
+
+def _check_locations(flow: Flow, producers: Mapping[str, list[str]], report: Report) -> None:
+    """Two datasets that jobs write to one place would overwrite each other."""
+    taken: dict[str, str] = {}
+    for name, dataset in flow.datasets.items():
+        if name not in producers or dataset.location is None:
+            continue
+        first = taken.setdefault(dataset.location.rstrip("/"), name)
+        if first != name:
+            report.add(
+                ("dataset", name, "location"),
+                f"datasets {first!r} and {name!r} are written to the same location",
+                "give each its own",
+            )
+
+
+def _check_cycles(flow: Flow, producers: Mapping[str, list[str]], report: Report) -> None:
+    """A cycle that goes back in time is no cycle of runs, and a job's own output is reported elsewhere."""
+    needs = {
+        name: {
+            producers[dataset][0]
+            for dataset, mapping in job.inputs.items()
+            if dataset in producers and not _looks_back(mapping) and name not in producers[dataset]
+        }
+        for name, job in flow.jobs.items()
+    }
+    for cycle in _cycles(needs):
+        first = min(cycle, key=lambda name: report.source.line(("job", name, "inputs")))
+        start = cycle.index(first)
+        ring = [*cycle[start:], *cycle[:start], first]
+        report.add(
+            ("job", first, "inputs"),
+            f"jobs wait for each other in a cycle: {' -> '.join(ring)}",
+            "remove one of the inputs, or read an earlier dataid with an offset",
+        )
+
+
+def _cycles(needs: dict[str, set[str]]) -> Iterator[list[str]]:
+    """One cycle after the other; the jobs of one that was found are taken out before looking for the next."""
+    while True:
+        try:
+            graphlib.TopologicalSorter(needs).prepare()
+        except graphlib.CycleError as error:
+            cycle = list(error.args[1][:-1])
+            yield cycle
+            needs = {name: wanted - set(cycle) for name, wanted in needs.items() if name not in cycle}
+        else:
+            return

@@ -1,0 +1,47 @@
+"""Mistakes of a flow file: collected, sorted by line and reported all at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dataflowd.errors import InvalidFlowError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from dataflowd.flow.source import Key, Source
+
+
+@dataclass(frozen=True, order=True)
+class Mistake:
+    line: int
+    what: str
+    remedy: str
+
+
+class FlowMistakesError(InvalidFlowError):
+    """Every mistake of one file, each on a line `file:line: what; remedy`."""
+
+    def __init__(self, path: Path, mistakes: Iterable[Mistake]) -> None:
+        self.path = path
+        self.mistakes = sorted(set(mistakes))
+        count = "1 mistake" if len(self.mistakes) == 1 else f"{len(self.mistakes)} mistakes"
+        lines = [f"{path}:{mistake.line}: {mistake.what}; {mistake.remedy}" for mistake in self.mistakes]
+        super().__init__("\n".join([f"{path} has {count}", *lines]))
+
+
+class Report:
+    """Gathers the mistakes of one source while it is being read."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.mistakes: list[Mistake] = []
+
+    def add(self, key: Key, what: str, remedy: str) -> None:
+        self.mistakes.append(Mistake(self.source.line(key), what, remedy))
+
+    def raise_if_any(self) -> None:
+        if self.mistakes:
+            raise FlowMistakesError(self.source.path, self.mistakes)

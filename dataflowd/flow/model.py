@@ -1,0 +1,159 @@
+"""What a checked flow file declares. Frozen: a changed file is loaded anew.
+
+`Flow.document` is what the database gets. It names columns of dataflow.dataset and dataflow.job and leaves out all
+that names code or configures Spark: those stay in the file, on this host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    import datetime as dt
+    from collections.abc import Mapping
+    from pathlib import Path
+
+Kind = Literal["python", "sql", "command", "spark_submit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    name: str
+    description: str = ""
+    format: str = "parquet"
+    location: str | None = None
+    hostname: str | None = None
+    port: int | None = None
+    database: str | None = None
+    schemaname: str | None = None
+    tablename: str | None = None
+    username: str | None = None
+    columns: str | None = None
+    options: Mapping[str, Any]
+    checks: Mapping[str, Any]
+    custom_checks: tuple[
+        Mapping[str, str], ...
+    ] = ()  # code: {"function": "module:function", "severity": ...}
+    ordering: str = "natural"
+    publish: str = "pointer"
+    environment: str | None = None
+    calendar: str | None = None
+    zone: str = "UTC"
+    start: dt.datetime | None = None
+    ready: str = "end"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "datasetid": self.name,
+            "description": self.description,
+            "format": self.format,
+            "location": self.location,
+            "hostname": self.hostname,
+            "port": self.port,
+            "database": self.database,
+            "schemaname": self.schemaname,
+            "tablename": self.tablename,
+            "username": self.username,
+            "columns": self.columns,
+            "options": dict(self.options),
+            "checks": dict(self.checks),
+            "ordering": self.ordering,
+            "publish": self.publish,
+            "environment": self.environment,
+            "calendar": self.calendar,
+            "calendar_zone": self.zone,
+            "calendar_start": self.start.isoformat() if self.start else None,
+            "calendar_ready": self.ready,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    name: str
+    description: str = ""
+    kind: Kind
+    code: str | tuple[str, ...]  # "module:function", "file.sql", or the words of a command
+    inputs: Mapping[str, Mapping[str, Any]]  # dataset -> mapping
+    outputs: tuple[str, ...]
+    params: Mapping[str, Any]
+    max_running: int | None = None
+    max_attempts: int = 1
+    max_lost: int = 5
+    retry_delay: float = 30
+    timeout: float | None = None
+    priority: int = 0
+    strict_order: bool = False
+    reuse: int | None = None  # attempts of one application; None: the host's default
+    slots: int | None = None  # chunks side by side in one application; None: the host's default
+    quarantine: int | float | None = None  # how many records may be bad: a count, or a share when a float
+    spark: Mapping[str, str]
+    checks: Mapping[str, Any]
+    custom_checks: tuple[Mapping[str, str], ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "jobid": self.name,
+            "description": self.description,
+            "kind": self.kind,
+            "params": dict(self.params),
+            "max_running": self.max_running,
+            "max_attempts": self.max_attempts,
+            "max_lost": self.max_lost,
+            "retry_delay": f"{self.retry_delay} seconds",
+            "timeout": None if self.timeout is None else f"{self.timeout} seconds",
+            "priority": self.priority,
+            "strict_order": self.strict_order,
+            "inputs": {dataset: dict(mapping) for dataset, mapping in self.inputs.items()},
+            "outputs": sorted(self.outputs),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    name: str
+    description: str = ""
+    path: Path
+    datasets: Mapping[str, Dataset]
+    jobs: Mapping[str, Job]
+
+    @property
+    def directory(self) -> Path:
+        """Where its code is: modules, SQL files and commands are found relative to the flow file."""
+        return self.path.absolute().parent
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "datasets": [dataset.document() for dataset in self.datasets.values()],
+            "jobs": [
+                job.document() | {"config_hash": self.config_hash(name)} for name, job in self.jobs.items()
+            ],
+        }
+
+    def config_hash(self, job: str) -> str:
+        """Of all that may change what a run of the job produces, apart from code.
+
+        Where data lies, who reads it and how often a run is retried are left out: chunks do not become stale when
+        a disk is replaced or a limit is raised.
+        """
+        declared = self.jobs[job]
+        contents = {
+            name: [
+                dataset.format,
+                dataset.columns,
+                dict(dataset.options),
+                dataset.database,
+                dataset.schemaname,
+                dataset.tablename,
+                dict(dataset.checks) if name in declared.outputs else {},
+            ]
+            for name, dataset in self.datasets.items()
+            if name in declared.inputs or name in declared.outputs
+        }
+        document = declared.document()
+        meaning = {key: document[key] for key in ("kind", "params", "inputs", "outputs")}
+        effective = [meaning, dict(declared.spark), dict(declared.checks), declared.quarantine, contents]
+        return hashlib.sha256(json.dumps(effective, sort_keys=True).encode()).hexdigest()

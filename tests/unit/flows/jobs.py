@@ -1,0 +1,6 @@
+"""The code that the flows beside this file name. Checking a flow must not run it."""
+
+raise SystemExit("a check executed job code")
+
+
+def clean_orders() -> None: ...
