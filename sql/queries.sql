@@ -48,3 +48,9 @@ LISTEN dataflow_doctor;
 
 -- doctor_notify: the second half, from another connection
 SELECT pg_notify('dataflow_doctor', %(payload)s);
+
+-- flow_apply: compare a flow with the database and, unless it is a dry run, write the difference
+SELECT kind, name, action, changed FROM dataflow.apply_flow(%(flow)s, %(prune)s, %(dry_run)s);
+
+-- flow_conflicts: what belongs to another flow, so that this one cannot be applied
+SELECT kind, name, datasetid, what, remedy FROM dataflow.flow_conflicts(%(flow)s, %(prune)s);

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dataflowd.ctl import doctor, embedded, setup
+from dataflowd.ctl import apply, doctor, embedded, setup
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -28,5 +28,6 @@ def root(
 
 
 setup.register(app)
+apply.register(app)
 doctor.register(app)
 embedded.register(app)

@@ -1,0 +1,116 @@
+"""Flow files: apply."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dataflowd.ctl.setup import settings_of
+
+if TYPE_CHECKING:
+    from dataflowd.flow import Change, Flow
+    from dataflowd.settings import Settings
+
+MARKS = {"created": "+", "changed": "~", "retired": "-", "unchanged": "="}
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(apply)
+
+
+def apply(  # noqa: PLR0913 - each is an option of the command
+    context: typer.Context,
+    flow: Annotated[Path, typer.Argument(metavar="FLOW", help="The flow file.")],
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check; against the database too if one is configured.")
+    ] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Retire what the flow no longer declares; history stays.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Retire without asking.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check a flow file completely, show what will change, and store it in one transaction."""
+    from dataflowd.ctl.output import say, say_json
+    from dataflowd.flow import FlowMistakesError, load
+
+    settings = settings_of(context)
+    try:
+        # The file alone first: its mistakes need no database, least of all one that has to be started.
+        loaded = load(flow, settings)
+        changes = (
+            _check(loaded, settings)
+            if check
+            else _store(loaded, settings, prune=prune, dry_run=dry_run, yes=yes)
+        )
+    except FlowMistakesError as error:
+        if json:
+            say_json({"file": str(error.path), "mistakes": [vars(mistake) for mistake in error.mistakes]})
+        raise
+    applied = not (check or dry_run)
+    if json:
+        say_json({"flow": loaded.name, "applied": applied, "changes": [vars(change) for change in changes]})
+    elif check:
+        say(f"{flow}: flow {loaded.name} is right: {len(loaded.datasets)} datasets, {len(loaded.jobs)} jobs")
+    else:
+        _show(changes)
+        say(f"{'applied' if applied else 'would apply'} flow {loaded.name}: {_summary(changes)}")
+
+
+def _check(flow: Flow, settings: Settings) -> list[Change]:
+    from dataflowd import db
+    from dataflowd.flow import conflicts
+
+    if settings.dsn is not None:
+        with db.connect(settings) as connection:
+            conflicts(connection, flow)
+    return []
+
+
+def _store(flow: Flow, settings: Settings, *, prune: bool, dry_run: bool, yes: bool) -> list[Change]:
+    from dataflowd import db
+    from dataflowd.flow import apply as apply_flow
+    from dataflowd.flow import conflicts, plan
+
+    with db.connect(settings) as connection:
+        conflicts(connection, flow, prune)
+        changes = plan(connection, flow, prune)
+        if dry_run:
+            return changes
+        retiring = [change for change in changes if change.action == "retired"]
+        if retiring and not yes:
+            _confirm(retiring)
+        return apply_flow(connection, flow, prune)
+
+
+def _confirm(retiring: list[Change]) -> None:
+    from dataflowd.errors import NotAllowedError
+
+    if not sys.stdin.isatty():
+        names = ", ".join(f"{change.kind} {change.name}" for change in retiring)
+        raise NotAllowedError(f"this would retire {names}", "look at it with --dry-run, then say --yes")
+    _show(retiring)
+    typer.confirm(f"retire these {len(retiring)}?", abort=True)
+
+
+def _show(changes: list[Change]) -> None:
+    from dataflowd.ctl.output import say
+
+    for change in changes:
+        if change.action != "unchanged":
+            columns = f" ({', '.join(change.columns)})" if change.action == "changed" else ""
+            say(f"{MARKS[change.action]} {change.kind} {change.name}: {change.action}{columns}")
+
+
+def _summary(changes: list[Change]) -> str:
+    counted = {action: sum(change.action == action for change in changes) for action in MARKS}
+    return (
+        ", ".join(f"{count} {action}" for action, count in counted.items() if count) or "nothing is declared"
+    )
