@@ -2,7 +2,7 @@
 
 tomllib parses and judges; it tells no positions. The locator below walks the same text a second time, after tomllib
 has accepted it, so that it may trust the syntax: it only has to see where keys begin and values end. It never
-interprets a value. Libraries that keep positions (tomlkit, toml-sort's) keep them in private attributes.
+interprets a value.
 """
 
 from __future__ import annotations
