@@ -1,7 +1,8 @@
-"""No test leaves anything behind: no advisory lock, no child process, no temporary directory of ours."""
+"""No test leaves anything behind: no advisory lock, no child process, no temporary file."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -28,15 +29,30 @@ ADVISORY_LOCKS = """
 """
 
 
+@pytest.fixture(scope="session", autouse=True)
+def temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where this session and its programs make temporary directories: another session's are not mistaken for ours."""
+    tmp_path_factory.getbasetemp()  # pytest's own are kept for a look after a failure, so they stay outside
+    path = Path(tempfile.mkdtemp(prefix="dataflowd-"))
+    try:
+        path.chmod(0o1777)  # as the system's: Postgres runs under another account where root tests
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TMPDIR", str(path))
+            patch.setattr(tempfile, "tempdir", None)
+            yield path
+    finally:
+        shutil.rmtree(path)
+
+
 @pytest.fixture(autouse=True)
-def no_leaks() -> Iterator[None]:
+def no_leaks(temporary_directory: Path) -> Iterator[None]:
     """The locks are checked where a test's database is dropped: afterwards none could be left."""
-    processes, directories = child_processes(), our_directories()
+    processes, directories = child_processes(), set(temporary_directory.iterdir())
     yield
     left = _remaining(lambda: child_processes() - processes)
     assert not left, f"child processes are left: {[_command(pid) for pid in left]}"
-    made = _remaining(lambda: our_directories() - directories)
-    assert not made, f"temporary directories are left: {made}"
+    made = _remaining(lambda: set(temporary_directory.iterdir()) - directories)
+    assert not made, f"temporary files are left: {made}"
 
 
 def assert_no_advisory_locks(admin_dsn: str, database: str) -> None:
@@ -49,10 +65,6 @@ def child_processes() -> set[int]:
     """Ended children that nobody waited for are among them."""
     listed = [path.read_text(encoding="ascii") for path in Path("/proc/self/task").glob("*/children")]
     return {int(pid) for pids in listed for pid in pids.split()}
-
-
-def our_directories() -> set[str]:
-    return {path.name for path in Path(tempfile.gettempdir()).glob("dataflowd-*")}
 
 
 def _remaining(look: Callable[[], set[T]]) -> set[T]:

@@ -63,7 +63,7 @@ class RunCtl(Protocol):
 @contextmanager
 def reachable_directory() -> Iterator[Path]:
     """A short temporary directory that the account running Postgres for root can enter; pytest's own are closed."""
-    path = Path(tempfile.mkdtemp(prefix="dataflowd-test-"))
+    path = Path(tempfile.mkdtemp(prefix="test-"))
     try:
         path.chmod(0o755)
         yield path
