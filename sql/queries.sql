@@ -8,6 +8,7 @@ SELECT pg_advisory_unlock(hashtextextended('dataflow.migrate', 0));
 
 -- migration_timeout: a migration may take long, but never wait for ever
 SET LOCAL statement_timeout = '1h';
+SET LOCAL check_function_bodies = off;
 
 -- migration_owner: what follows belongs to dataflow_admin; before the first migration there is no such role
 SELECT set_config('role', 'dataflow_admin', true) WHERE to_regrole('dataflow_admin') IS NOT NULL;

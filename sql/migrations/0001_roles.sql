@@ -18,7 +18,10 @@ BEGIN
                         'dataflow_reader and dataflow_daemon (NOLOGIN) and grant dataflow_admin to this user';
         END;
     END LOOP;
-    IF NOT pg_has_role(current_user, 'dataflow_admin', 'MEMBER') THEN
+    -- Since Postgres 16 whoever creates a role is its member, yet may not act as it.
+    IF NOT pg_has_role(
+        current_user, 'dataflow_admin', CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END
+    ) THEN
         EXECUTE format('GRANT dataflow_admin TO %I', current_user);
     END IF;
 END $$;
@@ -28,6 +31,8 @@ END $$;
 DO $$
 BEGIN
     IF (SELECT nspowner FROM pg_namespace WHERE nspname = 'dataflow') <> 'dataflow_admin'::regrole THEN
+        -- Only a role that may create schemas can be given one.
+        EXECUTE format('GRANT CREATE ON DATABASE %I TO dataflow_admin', current_database());
         ALTER SCHEMA dataflow OWNER TO dataflow_admin;
         ALTER TABLE dataflow.migration OWNER TO dataflow_admin;
     END IF;

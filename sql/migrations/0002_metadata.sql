@@ -1,12 +1,13 @@
 -- What is declared: datasets, jobs, which reads and writes what, and the controls.
 
-CREATE DOMAIN dataflow.name AS text
-    CHECK (VALUE ~ '^[A-Za-z][A-Za-z0-9_.-]{0,62}$');
+-- The patterns look for what is forbidden, because a bounded repetition costs ten times as much.
+CREATE DOMAIN dataflow.name AS text COLLATE "C"
+    CHECK (VALUE !~ '[^A-Za-z0-9_.-]|^[^A-Za-z]|^$' AND length(VALUE) <= 63);
 COMMENT ON DOMAIN dataflow.name IS
     'Name of a dataset, job or daemon: a letter, then up to 62 letters, digits, and _ . -';
 
 CREATE DOMAIN dataflow.chunkid AS text COLLATE "C"
-    CHECK (VALUE ~ '^[A-Za-z0-9_:+=][A-Za-z0-9._:+=-]{0,127}$');
+    CHECK (VALUE !~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' AND length(VALUE) <= 128);
 COMMENT ON DOMAIN dataflow.chunkid IS
     'A dataid: 1 to 128 letters, digits and . _ : + = -, not starting with a dot or a dash';
 
@@ -56,6 +57,23 @@ COMMENT ON COLUMN dataflow.dataset.calendar IS 'Chunks become READY by themselve
 COMMENT ON COLUMN dataflow.dataset.calendar_ready IS 'Whether a period is READY when it starts or when it has ended';
 COMMENT ON COLUMN dataflow.dataset.calendar_next IS 'Start of the first period that is not registered yet';
 COMMENT ON COLUMN dataflow.dataset.retired IS 'When the flow stopped declaring it; its history stays';
+COMMENT ON COLUMN dataflow.dataset.datasetid IS 'Name of the dataset';
+COMMENT ON COLUMN dataflow.dataset.description IS 'What it is, for people';
+COMMENT ON COLUMN dataflow.dataset.format IS 'How the data is stored: a format of files, or a kind of table';
+COMMENT ON COLUMN dataflow.dataset.hostname IS 'Host of the database that holds it; NULL for files';
+COMMENT ON COLUMN dataflow.dataset.port IS 'Port of that database; NULL: its default';
+COMMENT ON COLUMN dataflow.dataset.database IS 'Database that holds the table';
+COMMENT ON COLUMN dataflow.dataset.schemaname IS 'Schema of the table';
+COMMENT ON COLUMN dataflow.dataset.tablename IS 'Table that holds the data';
+COMMENT ON COLUMN dataflow.dataset.username IS 'Who logs in there; the password is encryptedpass';
+COMMENT ON COLUMN dataflow.dataset.calendar_zone IS 'Time zone in which periods begin and end';
+COMMENT ON COLUMN dataflow.dataset.calendar_start IS 'Start of the first period';
+COMMENT ON COLUMN dataflow.dataset.created IS 'When the row was made';
+COMMENT ON COLUMN dataflow.dataset.modified IS 'When the row was changed last';
+
+INSERT INTO dataflow.dataset (datasetid, description, format, calendar, calendar_start, calendar_ready, calendar_next)
+VALUES ('today', 'Every day (UTC), READY when it begins', 'none', 'daily',
+    date_trunc('day', now(), 'UTC'), 'start', date_trunc('day', now(), 'UTC'));
 
 CREATE TABLE dataflow.job (
     jobid dataflow.name PRIMARY KEY,
@@ -89,6 +107,7 @@ COMMENT ON COLUMN dataflow.job.priority IS 'Higher is claimed first; equal prior
 COMMENT ON COLUMN dataflow.job.strict_order IS 'A dataid waits until every earlier one of the job is READY';
 COMMENT ON COLUMN dataflow.job.code_hash IS 'Hash of the code that would run now; attempts made with another are stale';
 COMMENT ON COLUMN dataflow.job.config_hash IS 'Hash of the configuration that would be used now';
+COMMENT ON COLUMN dataflow.job.jobid IS 'Name of the job';
 
 CREATE TABLE dataflow.job_input (
     jobid dataflow.name NOT NULL REFERENCES dataflow.job ON DELETE CASCADE,
@@ -102,6 +121,7 @@ CREATE INDEX job_input_datasetid ON dataflow.job_input (datasetid);
 COMMENT ON TABLE dataflow.job_input IS 'What a job reads, and which input chunks make one output chunk';
 COMMENT ON COLUMN dataflow.job_input.mapping IS
     '{"kind": "identity" | "offset" | "window" | "all" | "fixed", ...}; see dataflow.required_inputs';
+COMMENT ON COLUMN dataflow.job_input.kind IS 'The kind of the mapping, from its JSON';
 
 CREATE TABLE dataflow.job_output (
     jobid dataflow.name NOT NULL REFERENCES dataflow.job ON DELETE CASCADE,
@@ -121,6 +141,7 @@ COMMENT ON TABLE dataflow.control IS
     'Limits and pauses, effective at once: UPDATE dataflow.control SET concurrency = 20 WHERE scope = ''global''';
 COMMENT ON COLUMN dataflow.control.scope IS 'global, job:<jobid> or daemon:<name>';
 COMMENT ON COLUMN dataflow.control.concurrency IS 'Attempts at a time in this scope; NULL: no limit of its own';
+COMMENT ON COLUMN dataflow.control.paused IS 'No new attempts start in this scope; running ones go on';
 
 INSERT INTO dataflow.control (scope, concurrency) VALUES ('global', 4);
 
@@ -140,6 +161,15 @@ CREATE TABLE dataflow.daemon (
 COMMENT ON TABLE dataflow.daemon IS 'Who claims work, and until when its claims are to be respected without asking';
 COMMENT ON COLUMN dataflow.daemon.incarnation IS 'Changes with every start: an old process under the same name can claim nothing';
 COMMENT ON COLUMN dataflow.daemon.session_pid IS 'The server process of its claiming session, which holds its advisory locks';
+COMMENT ON COLUMN dataflow.daemon.daemon IS 'Name of the daemon; one process at a time bears it';
+COMMENT ON COLUMN dataflow.daemon.hostname IS 'Host it runs on';
+COMMENT ON COLUMN dataflow.daemon.pid IS 'Its process on that host';
+COMMENT ON COLUMN dataflow.daemon.environment IS 'The environment of its host';
+COMMENT ON COLUMN dataflow.daemon.version IS 'Version of its program';
+COMMENT ON COLUMN dataflow.daemon.started IS 'When this incarnation started';
+COMMENT ON COLUMN dataflow.daemon.lease IS 'How long a renewal is good for';
+COMMENT ON COLUMN dataflow.daemon.lease_until IS 'Until when its claims stand without asking';
+COMMENT ON COLUMN dataflow.daemon.stopped IS 'When it stopped in order; NULL: it runs, or died';
 
 CREATE TABLE dataflow.key (
     keyid text PRIMARY KEY,
@@ -149,6 +179,10 @@ CREATE TABLE dataflow.key (
     retired timestamptz
 );
 COMMENT ON TABLE dataflow.key IS 'Public keys to seal credentials with. The private keys are files on the hosts that run jobs';
+COMMENT ON COLUMN dataflow.key.keyid IS 'Short name of the key, which sealed values carry';
+COMMENT ON COLUMN dataflow.key.suite IS 'HPKE cipher suite it is for';
+COMMENT ON COLUMN dataflow.key.public_key IS 'The public key, raw';
+COMMENT ON COLUMN dataflow.key.retired IS 'When values ceased to be sealed with it';
 
 CREATE TABLE dataflow.partitioning (
     partitioning dataflow.name,
@@ -160,6 +194,10 @@ CREATE TABLE dataflow.partitioning (
     PRIMARY KEY (datasetid, partitioning)
 );
 COMMENT ON TABLE dataflow.partitioning IS 'A named way to split a keyed source into batches; several live side by side';
+COMMENT ON COLUMN dataflow.partitioning.partitioning IS 'Name of the partitioning, such as size_5000';
+COMMENT ON COLUMN dataflow.partitioning.key_columns IS 'Columns that make up the key, in order';
+COMMENT ON COLUMN dataflow.partitioning.kind IS 'size: ranges of so many records; every: every n-th record; count: so many parts; ids: listed keys';
+COMMENT ON COLUMN dataflow.partitioning.size IS 'The number that belongs to the kind';
 
 CREATE TABLE dataflow.batch (
     datasetid dataflow.name NOT NULL,
@@ -172,3 +210,6 @@ CREATE TABLE dataflow.batch (
 );
 CREATE INDEX batch_partitioning ON dataflow.batch (datasetid, partitioning);
 COMMENT ON TABLE dataflow.batch IS 'One batch of a partitioning, as data: which keys belong to the chunk';
+COMMENT ON COLUMN dataflow.batch.dataid IS 'Id of the slice: a date, a sequence number, a shard';
+COMMENT ON COLUMN dataflow.batch.bounds IS 'Which keys belong to the chunk, by the kind of its partitioning';
+COMMENT ON COLUMN dataflow.batch.items IS 'Records counted when it was made; NULL: not counted';

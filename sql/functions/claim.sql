@@ -1,0 +1,292 @@
+-- Daemons, their leases, and the claim.
+--
+-- The claim is serialised by one transaction-level advisory lock, so that the limits it reads are exact when it writes.
+-- The row in `attempt` is the claim. The session-level advisory lock on the run is a guard: it shows that no live
+-- session still works on the run, and dies with the session.
+
+CREATE OR REPLACE FUNCTION dataflow._run_lock(jobid text, dataid text) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT hashtextextended(jobid || '/' || dataid, 20250101) $$;
+
+CREATE OR REPLACE FUNCTION dataflow.register_daemon(
+    daemon text, hostname text, pid integer, lease interval DEFAULT '60 seconds', environment text DEFAULT 'dev', version text DEFAULT ''
+) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    other record;
+    born uuid;
+BEGIN
+    -- A daemon of this name that may still be alive keeps it. A dead one's attempts are rescued by expire_daemon.
+    SELECT d.* INTO other FROM dataflow.daemon d WHERE d.daemon = register_daemon.daemon FOR UPDATE;
+    IF FOUND AND other.stopped IS NULL AND other.lease_until > clock_timestamp() AND EXISTS (
+        SELECT FROM pg_stat_activity a WHERE a.pid = other.session_pid AND a.datname = current_database()) THEN
+        RAISE EXCEPTION 'a daemon named % runs already, on % with pid %', daemon, other.hostname, other.pid USING ERRCODE = 'DF409',
+            HINT = 'stop it, or give this one another name';
+    END IF;
+    INSERT INTO dataflow.daemon AS d (daemon, hostname, pid, session_pid, environment, version, lease, lease_until)
+    VALUES (register_daemon.daemon, register_daemon.hostname, register_daemon.pid, pg_backend_pid(),
+        register_daemon.environment, register_daemon.version, register_daemon.lease, clock_timestamp() + register_daemon.lease)
+    ON CONFLICT (daemon) DO UPDATE SET
+        incarnation = gen_random_uuid(), hostname = excluded.hostname, pid = excluded.pid, session_pid = excluded.session_pid,
+        environment = excluded.environment, version = excluded.version, started = now(), lease = excluded.lease,
+        lease_until = excluded.lease_until, stopped = NULL
+    RETURNING d.incarnation INTO born;
+    INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'STARTED', format('%s on %s, pid %s', daemon, hostname, pid));
+    RETURN born;
+END $$;
+COMMENT ON FUNCTION dataflow.register_daemon(text, text, integer, interval, text, text) IS
+    'Announces a daemon and starts its lease; returns the incarnation that its claims must name';
+
+CREATE OR REPLACE FUNCTION dataflow.renew_lease(daemon text, incarnation uuid) RETURNS timestamptz
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    until timestamptz;
+BEGIN
+    UPDATE dataflow.daemon d SET lease_until = clock_timestamp() + d.lease
+        WHERE d.daemon = renew_lease.daemon AND d.incarnation = renew_lease.incarnation AND d.stopped IS NULL
+        RETURNING d.lease_until INTO until;
+    RETURN until;
+END $$;
+COMMENT ON FUNCTION dataflow.renew_lease(text, uuid) IS
+    'Prolongs a daemon''s lease; NULL says that this incarnation is no longer the daemon of that name';
+
+CREATE OR REPLACE FUNCTION dataflow.retake(daemon text, incarnation uuid) RETURNS TABLE (attempt bigint, token uuid, jobid text, dataid text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    UPDATE dataflow.daemon d SET session_pid = pg_backend_pid(), lease_until = clock_timestamp() + d.lease
+        WHERE d.daemon = retake.daemon AND d.incarnation = retake.incarnation AND d.stopped IS NULL;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH live AS MATERIALIZED (
+        SELECT a.attempt, a.token, a.jobid, a.dataid FROM dataflow.attempt a
+        WHERE a.ended IS NULL AND a.daemon = retake.daemon AND a.incarnation = retake.incarnation
+        UNION ALL
+        -- locked, but not returned: they are to be stopped
+        SELECT a.attempt, NULL, a.jobid, a.dataid FROM dataflow.attempt a
+        WHERE a.outcome = 'CANCELLED' AND NOT a.let_go AND a.daemon = retake.daemon AND a.incarnation = retake.incarnation
+    ), locked AS MATERIALIZED (
+        SELECT l.*, pg_try_advisory_lock(dataflow._run_lock(l.jobid, l.dataid)) AS mine FROM live l
+    )
+    SELECT l.attempt, l.token, l.jobid::text, l.dataid::text FROM locked l WHERE l.mine AND l.token IS NOT NULL;
+END $$;
+COMMENT ON FUNCTION dataflow.retake(text, uuid) IS
+    'After a lost connection: takes a daemon''s run locks again in this session and returns the attempts that are still its own; it must stop all others';
+
+CREATE OR REPLACE FUNCTION dataflow.stop_daemon(daemon text, incarnation uuid) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE dataflow.daemon d SET stopped = now(), lease_until = clock_timestamp()
+        WHERE d.daemon = stop_daemon.daemon AND d.incarnation = stop_daemon.incarnation AND d.stopped IS NULL;
+    IF FOUND THEN
+        INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'STOPPED', daemon);
+    END IF;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION dataflow.stop_daemon(text, uuid) IS 'A daemon says that it has stopped: whatever it still held may be rescued at once';
+
+-- Free places for each job that has work, now: the smallest of its own, this daemon's and the global limit.
+CREATE OR REPLACE FUNCTION dataflow._shares(daemon text, environment text, want integer, OUT jobid text, OUT share integer) RETURNS SETOF record
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    free integer;
+    running jsonb;
+BEGIN
+    SELECT
+        least(want, g.concurrency - coalesce(sum(live.attempts), 0), d.concurrency - coalesce(sum(live.attempts) FILTER (WHERE live.daemon = _shares.daemon), 0)),
+        coalesce(jsonb_object_agg(live.jobid, live.of_job) FILTER (WHERE live.jobid IS NOT NULL), '{}')
+    INTO free, running
+    FROM dataflow.control g
+    LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || _shares.daemon
+    LEFT JOIN LATERAL (
+        SELECT a.jobid, a.daemon, count(*) AS attempts, sum(count(*)) OVER (PARTITION BY a.jobid) AS of_job
+        FROM dataflow.attempt a WHERE a.ended IS NULL GROUP BY a.jobid, a.daemon
+    ) AS live ON true
+    WHERE g.scope = 'global' AND NOT g.paused AND NOT coalesce(d.paused, false)
+    GROUP BY g.concurrency, d.concurrency;
+    IF coalesce(free, 0) <= 0 THEN
+        RETURN;
+    END IF;
+    RETURN QUERY
+    WITH open AS MATERIALIZED (
+        SELECT j.jobid, j.priority, coalesce((running ->> j.jobid)::int, 0) AS running,
+            least(free, coalesce(c.concurrency, j.max_running, free) - coalesce((running ->> j.jobid)::int, 0)) AS places
+        FROM dataflow.job j
+        LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid
+        WHERE j.retired IS NULL AND NOT coalesce(c.paused, false)
+            AND NOT EXISTS (
+                SELECT FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid
+                WHERE o.jobid = j.jobid AND d.environment <> _shares.environment)
+    ), waiting AS (
+        -- A job at its limit is not looked at; of the others only as many rows as they could get.
+        SELECT o.jobid, o.priority, o.running + w.position AS turn
+        FROM open o, LATERAL (
+            SELECT row_number() OVER (ORDER BY q.priority DESC, q.sortkey, q.dataid) AS position
+            FROM dataflow.work q WHERE q.jobid = o.jobid AND q.not_before IS NULL
+            ORDER BY q.priority DESC, q.sortkey, q.dataid LIMIT o.places
+        ) AS w
+        WHERE o.places > 0
+    ), chosen AS (
+        -- Fair: of equal priority, who has the fewest running comes first, whatever waits behind it.
+        SELECT w.jobid FROM waiting w ORDER BY w.priority DESC, w.turn, w.jobid LIMIT free
+    )
+    SELECT c.jobid::text, count(*)::integer FROM chosen c GROUP BY c.jobid;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow.claim(daemon text, incarnation uuid, want integer) RETURNS TABLE (
+    attempt bigint,
+    token uuid,
+    jobid text,
+    dataid text,
+    number integer,
+    tag text,
+    inputs jsonb,
+    params jsonb,
+    timeout_seconds double precision
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    step_aside constant interval := '5 seconds';
+    settled_per_claim constant integer := 1000;
+    daemon_environment text;
+    jobids text[];
+    dataids text[];
+    refused integer;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    SELECT d.environment INTO daemon_environment FROM dataflow.daemon d
+        WHERE d.daemon = claim.daemon AND d.incarnation = claim.incarnation AND d.stopped IS NULL AND d.lease_until > clock_timestamp()
+            AND d.session_pid = pg_backend_pid();
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'daemon % holds no lease in this session', claim.daemon USING ERRCODE = 'DF409',
+            HINT = 'register_daemon() first, and retake() after a reconnect';
+    END IF;
+    PERFORM dataflow.settle(settled_per_claim);
+    UPDATE dataflow.work w SET not_before = NULL WHERE w.not_before <= now();
+
+    -- Rows that another transaction has locked are passed over; nobody waits inside the claim.
+    SELECT array_agg(c.jobid), array_agg(c.dataid) INTO jobids, dataids FROM (
+        SELECT w.jobid, w.dataid FROM dataflow._shares(claim.daemon, daemon_environment, want) AS s,
+            LATERAL (
+                SELECT q.jobid, q.dataid FROM dataflow.work q
+                WHERE q.jobid = s.jobid AND q.not_before IS NULL
+                ORDER BY q.priority DESC, q.sortkey, q.dataid LIMIT s.share
+                FOR UPDATE SKIP LOCKED
+            ) AS w
+    ) AS c;
+    IF jobids IS NULL THEN
+        RETURN;
+    END IF;
+    -- The chunks are locked before they are judged: what is judged stays true until the commit.
+    WITH wanted AS MATERIALIZED (
+        SELECT r.jobid, r.dataid FROM unnest(jobids, dataids) AS r (jobid, dataid)
+    ), written AS (
+        SELECT w.jobid, w.dataid, count(*) AS chunks, count(l.datasetid) AS held
+        FROM wanted w
+        JOIN dataflow.job_output o ON o.jobid = w.jobid
+        JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = w.dataid AND s.locktype = 'OUT'
+        LEFT JOIN LATERAL (
+            SELECT x.datasetid FROM dataflow.datastatus x
+            WHERE x.datasetid = s.datasetid AND x.dataid = s.dataid AND x.locktype = 'OUT' FOR UPDATE SKIP LOCKED
+        ) AS l ON true
+        GROUP BY w.jobid, w.dataid
+    ), read AS (
+        SELECT w.jobid, w.dataid, count(*) AS chunks, count(l.datasetid) AS held
+        FROM wanted w
+        CROSS JOIN LATERAL dataflow._inputs(w.jobid, w.dataid) AS i
+        LEFT JOIN LATERAL (
+            SELECT x.datasetid FROM dataflow.datastatus x
+            WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'OUT' FOR SHARE SKIP LOCKED
+        ) AS l ON true
+        GROUP BY w.jobid, w.dataid
+    )
+    SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids
+    FROM read r LEFT JOIN written w ON w.jobid = r.jobid AND w.dataid = r.dataid
+    WHERE w.chunks IS NOT DISTINCT FROM w.held;
+    IF jobids IS NULL THEN
+        RETURN;
+    END IF;
+
+    RETURN QUERY
+    WITH judged AS MATERIALIZED (
+        SELECT e.*, coalesce(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) AS reason
+        FROM dataflow._evaluate(jobids, dataids) AS e
+    ), turned_away AS (
+        DELETE FROM dataflow.work w USING judged j
+        WHERE j.reason IS NOT NULL AND w.jobid = j.jobid AND w.dataid = j.dataid
+    ), told AS (
+        INSERT INTO dataflow.event (kind, jobid, dataid, code, reason)
+        SELECT 'refused', j.jobid, j.dataid, CASE
+            WHEN j.not_ready IS NOT NULL THEN 'DATA_NOT_READY' WHEN j.wrong_data IS NOT NULL THEN 'WRONG_DATA'
+            WHEN j.invalid_path IS NOT NULL THEN 'INVALID_PATH' WHEN j.not_validated IS NOT NULL THEN 'NOT_VALIDATED' ELSE 'LOCKED' END, j.reason
+        FROM judged j WHERE j.reason IS NOT NULL
+    ), guarded AS MATERIALIZED (
+        -- A session's own lock does not keep the session out; that the runner is gone, the daemon says with let_go.
+        SELECT j.*, CASE WHEN last.outcome = 'CANCELLED' AND NOT last.let_go AND last.incarnation = claim.incarnation THEN false
+            ELSE pg_try_advisory_lock(dataflow._run_lock(j.jobid, j.dataid)) END AS mine,
+            last.number, last.outcome, last.tries, last.lost
+        FROM judged j LEFT JOIN dataflow.attempt last ON last.attempt = j.last_attempt
+        WHERE j.reason IS NULL
+    ), aside AS (
+        UPDATE dataflow.work w SET not_before = now() + step_aside FROM guarded g
+        WHERE NOT g.mine AND w.jobid = g.jobid AND w.dataid = g.dataid
+    ), taken AS (
+        DELETE FROM dataflow.work w USING guarded g WHERE g.mine AND w.jobid = g.jobid AND w.dataid = g.dataid
+        RETURNING w.jobid, w.dataid
+    ), attempts AS (
+        INSERT INTO dataflow.attempt AS a (jobid, dataid, number, tries, lost, daemon, incarnation, tag, inputs, answers)
+        SELECT g.jobid, g.dataid, coalesce(g.number, 0) + 1,
+            CASE WHEN g.outcome = 'FAILED' AND g.out_status = 'FAILED' THEN g.tries + 1 WHEN g.outcome IN ('LOST', 'RETURNED') THEN g.tries ELSE 1 END,
+            CASE g.outcome WHEN 'LOST' THEN g.lost + 1 WHEN 'RETURNED' THEN g.lost ELSE 0 END,
+            claim.daemon, claim.incarnation, 'dataflow-' || gen_random_uuid(), g.inputs,
+            jsonb_build_object('ready', true, 'right_data', true, 'right_place', true, 'validated', true, 'safe', true)
+        FROM guarded g WHERE g.mine
+        RETURNING a.attempt, a.token, a.jobid, a.dataid, a.number, a.tag, a.inputs
+    ), locks AS (
+        INSERT INTO dataflow.datastatus AS s (datasetid, dataid, locktype, jobid, run, status, attempt, version, sortkey)
+        SELECT o.datasetid, a.dataid, 'OUT', a.jobid, a.dataid, 'RUNNING', a.attempt, 0, g.sortkey
+        FROM attempts a JOIN dataflow.job_output o ON o.jobid = a.jobid JOIN guarded g ON g.jobid = a.jobid AND g.dataid = a.dataid
+        UNION ALL
+        SELECT split_part(i.key, '/', 1), split_part(i.key, '/', 2), 'IN', a.jobid, a.dataid, 'RUNNING', a.attempt, i.value::int, ''
+        FROM attempts a, jsonb_each_text(a.inputs) AS i
+        ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
+            status = 'RUNNING', attempt = excluded.attempt, modified = now(), code = NULL, reason = NULL,
+            version = CASE s.locktype WHEN 'IN' THEN excluded.version ELSE s.version END
+    )
+    SELECT a.attempt, a.token, a.jobid::text, a.dataid::text, a.number, a.tag, a.inputs, j.params, extract(epoch FROM j.timeout)::double precision
+    FROM attempts a JOIN dataflow.job j ON j.jobid = a.jobid;
+END $$;
+COMMENT ON FUNCTION dataflow.claim(text, uuid, integer) IS
+    'Takes up to so many ready runs, within every limit, and returns their attempts. Only the session that registered the daemon may call it';

@@ -1,0 +1,73 @@
+-- Limits, pauses, and the notices that they changed.
+
+CREATE OR REPLACE FUNCTION dataflow._control_checked() RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF NEW.concurrency < 0 THEN
+        RAISE EXCEPTION 'concurrency of % cannot be %', NEW.scope, NEW.concurrency USING ERRCODE = 'DF400', HINT = 'it is 0 or more; 0 starts nothing';
+    END IF;
+    IF NEW.scope <> 'global' AND NEW.scope !~ '^(job|daemon):[A-Za-z][A-Za-z0-9_.-]{0,62}$' THEN
+        RAISE EXCEPTION 'there is no scope %', NEW.scope USING ERRCODE = 'DF404', HINT = 'scopes are global, job:<jobid> and daemon:<name>';
+    END IF;
+    IF TG_OP = 'UPDATE' AND NEW.scope <> OLD.scope THEN
+        RAISE EXCEPTION 'the scope of a control cannot be changed' USING ERRCODE = 'DF409', HINT = 'set concurrency and paused of the other scope';
+    END IF;
+    IF NEW.scope LIKE 'job:%' THEN
+        PERFORM dataflow._known_job(substr(NEW.scope, 5));
+    END IF;
+    NEW.modified := now();
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE TRIGGER control_checked BEFORE INSERT OR UPDATE ON dataflow.control
+    FOR EACH ROW EXECUTE FUNCTION dataflow._control_checked();
+
+CREATE OR REPLACE FUNCTION dataflow._control_changed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO dataflow.event (kind, from_status, to_status, reason)
+    SELECT 'control', o.concurrency::text, n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END
+    FROM new_rows n LEFT JOIN old_rows o ON o.scope = n.scope;
+    PERFORM pg_notify('dataflow', 'control');
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._control_inserted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO dataflow.event (kind, to_status, reason)
+    SELECT 'control', n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END FROM new_rows n;
+    PERFORM pg_notify('dataflow', 'control');
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER control_changed AFTER UPDATE ON dataflow.control
+    REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._control_changed();
+CREATE OR REPLACE TRIGGER control_inserted AFTER INSERT ON dataflow.control
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._control_inserted();
+
+CREATE OR REPLACE FUNCTION dataflow.set_concurrency(scope text, concurrency integer) RETURNS void
+LANGUAGE sql
+AS $$
+    INSERT INTO dataflow.control (scope, concurrency) VALUES (set_concurrency.scope, set_concurrency.concurrency)
+    ON CONFLICT (scope) DO UPDATE SET concurrency = excluded.concurrency
+$$;
+COMMENT ON FUNCTION dataflow.set_concurrency(text, integer) IS
+    'Attempts at a time in a scope: global, job:<jobid> or daemon:<name>; effective at once. NULL takes a job''s or daemon''s own limit away';
+
+CREATE OR REPLACE FUNCTION dataflow.pause(scope text DEFAULT 'global', paused boolean DEFAULT true) RETURNS void
+LANGUAGE sql
+AS $$
+    INSERT INTO dataflow.control (scope, paused) VALUES (pause.scope, pause.paused)
+    ON CONFLICT (scope) DO UPDATE SET paused = excluded.paused
+$$;
+COMMENT ON FUNCTION dataflow.pause(text, boolean) IS
+    'Stops claiming in a scope; what runs goes on. pause(scope, false) resumes';

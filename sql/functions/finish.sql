@@ -1,0 +1,295 @@
+-- How an attempt ends: finish by its own daemon, rescue by another, cancel by a person.
+
+-- One element a result: {"attempt", "token", "outcome": "DONE" | "FAILED" | "RETURNED", "code", "error", "started",
+-- "retry": false to fail for good, "retry_after": seconds, "code_hash", "config_hash", "usage": {},
+-- "outputs": {dataset: {"location", "files", "bytes", "rows", "columns", "fingerprint"}},
+-- "checks": [{"dataset", "name", "severity", "passed", "observed", "expected"}],
+-- "nodes": [{"node", "items", "successes", "failures", "seconds"}],
+-- "quarantine": [{"item", "code", "reason", "details"}]}
+CREATE OR REPLACE FUNCTION dataflow.finish(results jsonb) RETURNS TABLE (attempt bigint, verdict text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    busy bigint[];
+    accepted bigint[];
+    stopped bigint[];
+    has_details boolean;
+BEGIN
+    IF jsonb_typeof(results) IS DISTINCT FROM 'array' OR EXISTS (
+        SELECT FROM jsonb_array_elements(results) AS r
+        WHERE r ->> 'outcome' IS NULL OR r ->> 'outcome' NOT IN ('DONE', 'FAILED', 'RETURNED') OR r ->> 'attempt' IS NULL OR r ->> 'token' IS NULL) THEN
+        RAISE EXCEPTION 'finish needs a list of results with attempt, token and outcome' USING ERRCODE = 'DF400',
+            HINT = 'outcome is DONE, FAILED or RETURNED';
+    END IF;
+
+    -- Status rows first, then attempts: the order in which a person's UPDATE takes them. A row that somebody has locked is
+    -- not waited for: the daemon offers the result again.
+    WITH claimed AS MATERIALIZED (
+        SELECT a.attempt, a.jobid, a.dataid, a.inputs
+        FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid)
+        JOIN dataflow.attempt a ON a.attempt = r.attempt AND a.token = r.token AND a.ended IS NULL
+    ), chunks AS (
+        SELECT c.attempt, o.datasetid, c.dataid, 'OUT' AS locktype, c.jobid, c.dataid AS run FROM claimed c JOIN dataflow.job_output o ON o.jobid = c.jobid
+        UNION ALL
+        SELECT c.attempt, split_part(i, '/', 1), split_part(i, '/', 2), 'IN', c.jobid, c.dataid FROM claimed c, jsonb_object_keys(c.inputs) AS i
+    )
+    SELECT array_agg(DISTINCT k.attempt) INTO busy
+    FROM chunks k
+    LEFT JOIN LATERAL (
+        SELECT s.attempt FROM dataflow.datastatus s
+        WHERE s.datasetid = k.datasetid AND s.dataid = k.dataid AND s.locktype = k.locktype AND s.jobid = k.jobid AND s.run = k.run
+        FOR UPDATE SKIP LOCKED
+    ) AS l ON true
+    WHERE l.attempt IS NULL AND EXISTS (
+        SELECT FROM dataflow.datastatus s
+        WHERE s.datasetid = k.datasetid AND s.dataid = k.dataid AND s.locktype = k.locktype AND s.jobid = k.jobid AND s.run = k.run);
+
+    WITH ending AS (
+        UPDATE dataflow.attempt a SET
+            ended = now(),
+            let_go = true,
+            outcome = r.outcome,
+            started = coalesce(a.started, r.started),
+            code = CASE r.outcome WHEN 'DONE' THEN NULL ELSE coalesce(r.code, r.outcome) END,
+            error = r.error,
+            code_hash = r.code_hash,
+            config_hash = r.config_hash,
+            usage = coalesce(r.usage, '{}'),
+            retry_at = CASE WHEN r.outcome = 'FAILED' AND a.tries < j.max_attempts AND coalesce(r.retry, true)
+                -- doubles with each try, spread by a fifth so that what failed together does not return together
+                THEN now() + coalesce(make_interval(secs => r.retry_after), j.retry_delay * (2 ^ least(a.tries - 1, 20)) * (0.9 + random() * 0.2)) END
+        FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid, outcome text, code text, error text, started timestamptz,
+            retry boolean, retry_after double precision, code_hash text, config_hash text, usage jsonb),
+            dataflow.job j
+        WHERE a.attempt = r.attempt AND a.token = r.token AND a.ended IS NULL AND j.jobid = a.jobid
+            AND (busy IS NULL OR a.attempt <> ALL (busy))
+        RETURNING a.attempt
+    )
+    SELECT array_agg(e.attempt), EXISTS (SELECT FROM jsonb_array_elements(results) AS r
+        WHERE r ? 'checks' OR r ? 'nodes' OR r ? 'quarantine') INTO accepted, has_details FROM ending e;
+
+    IF accepted IS NOT NULL THEN
+        PERFORM dataflow._publish(results, accepted);
+        IF has_details THEN
+            PERFORM dataflow._record_details(results, accepted);
+        END IF;
+    END IF;
+    -- A cancelled attempt that reports now has stopped: its run may be claimed again here.
+    WITH stopped AS (
+        UPDATE dataflow.attempt a SET let_go = true
+        FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid)
+        WHERE a.attempt = r.attempt AND a.token = r.token AND a.outcome = 'CANCELLED' AND NOT a.let_go
+        RETURNING a.attempt
+    )
+    SELECT array_agg(s.attempt) INTO stopped FROM stopped s;
+    PERFORM pg_advisory_unlock(dataflow._run_lock(a.jobid, a.dataid))
+    FROM unnest(accepted || stopped) AS n (attempt) JOIN dataflow.attempt a ON a.attempt = n.attempt
+    JOIN dataflow.daemon d ON d.daemon = a.daemon AND d.incarnation = a.incarnation AND d.session_pid = pg_backend_pid();
+
+    RETURN QUERY SELECT (r ->> 'attempt')::bigint, CASE
+        WHEN (r ->> 'attempt')::bigint = ANY (accepted) THEN 'accepted'
+        WHEN (r ->> 'attempt')::bigint = ANY (busy) THEN 'busy'
+        ELSE 'fenced' END
+    FROM jsonb_array_elements(results) AS r;
+END $$;
+COMMENT ON FUNCTION dataflow.finish(jsonb) IS
+    'Ends attempts, a batch at a time, and publishes what they made. Per attempt: accepted; fenced (it lost its claim: stop, throw its output away); busy (somebody has its rows locked: offer it again)';
+
+-- Manifests, and the flip of the status rows of accepted attempts, in the same transaction.
+CREATE OR REPLACE FUNCTION dataflow._publish(results jsonb, accepted bigint[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO dataflow.manifest (datasetid, dataid, version, attempt, location, files, bytes, rows, columns, fingerprint)
+    SELECT s.datasetid, s.dataid, s.version + 1, a.attempt, m.location, coalesce(m.files, '[]'), m.bytes, m.rows, m.columns, m.fingerprint
+    FROM jsonb_to_recordset(results) AS r (attempt bigint, outcome text, outputs jsonb)
+    JOIN dataflow.attempt a ON a.attempt = r.attempt
+    JOIN dataflow.job_output o ON o.jobid = a.jobid
+    JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = a.dataid AND s.locktype = 'OUT' AND s.attempt = a.attempt
+    CROSS JOIN LATERAL jsonb_to_record(coalesce(r.outputs -> o.datasetid, '{}')) AS m (
+        location text, files jsonb, bytes bigint, rows bigint, columns text, fingerprint text)
+    WHERE r.outcome = 'DONE' AND r.attempt = ANY (accepted);
+
+    UPDATE dataflow.datastatus s SET
+        modified = now(),
+        status = CASE
+            WHEN s.locktype = 'OUT' THEN CASE a.outcome WHEN 'DONE' THEN 'READY' WHEN 'FAILED' THEN 'FAILED' ELSE 'RESUBMIT' END
+            ELSE CASE a.outcome WHEN 'DONE' THEN 'DONE' ELSE 'ERROR' END
+        END,
+        version = CASE WHEN s.locktype = 'OUT' AND a.outcome = 'DONE' THEN s.version + 1 ELSE s.version END,
+        manifest = CASE WHEN s.locktype = 'OUT' AND a.outcome = 'DONE' THEN s.version + 1 ELSE s.manifest END,
+        external = s.external AND a.outcome <> 'DONE',
+        validated = s.validated OR a.outcome = 'DONE',
+        code = a.code,
+        reason = left(a.error, 500)
+    FROM (
+        SELECT x.attempt, o.datasetid, x.dataid, 'OUT' AS locktype, x.jobid, x.dataid AS run, x.outcome, x.code, x.error
+        FROM unnest(accepted) AS n (attempt) JOIN dataflow.attempt x ON x.attempt = n.attempt JOIN dataflow.job_output o ON o.jobid = x.jobid
+        UNION ALL
+        SELECT x.attempt, split_part(i, '/', 1), split_part(i, '/', 2), 'IN', x.jobid, x.dataid, x.outcome, NULL, NULL
+        FROM unnest(accepted) AS n (attempt) JOIN dataflow.attempt x ON x.attempt = n.attempt, jsonb_object_keys(x.inputs) AS i
+    ) AS a
+    WHERE s.datasetid = a.datasetid AND s.dataid = a.dataid AND s.locktype = a.locktype AND s.jobid = a.jobid AND s.run = a.run
+        AND s.attempt = a.attempt;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._record_details(results jsonb, accepted bigint[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO dataflow.check_result (attempt, datasetid, name, severity, passed, observed, expected)
+    SELECT r.attempt, c.dataset, c.name, coalesce(c.severity, 'error'), c.passed, c.observed, c.expected
+    FROM jsonb_to_recordset(results) AS r (attempt bigint, checks jsonb),
+        jsonb_to_recordset(r.checks) AS c (dataset text, name text, severity text, passed boolean, observed text, expected text)
+    WHERE r.attempt = ANY (accepted)
+    ON CONFLICT DO NOTHING;
+
+    INSERT INTO dataflow.node_stat (attempt, node, ordinal, items, successes, failures, seconds)
+    SELECT r.attempt, n.value ->> 'node', n.ordinality, coalesce((n.value ->> 'items')::bigint, 0), coalesce((n.value ->> 'successes')::bigint, 0),
+        coalesce((n.value ->> 'failures')::bigint, 0), coalesce((n.value ->> 'seconds')::double precision, 0)
+    FROM jsonb_to_recordset(results) AS r (attempt bigint, nodes jsonb), jsonb_array_elements(r.nodes) WITH ORDINALITY AS n
+    WHERE r.attempt = ANY (accepted)
+    ON CONFLICT DO NOTHING;
+
+    -- A rerun replaces the open records of its run and keeps what a person has resolved.
+    DELETE FROM dataflow.quarantine q USING dataflow.attempt a
+    WHERE a.attempt = ANY (accepted) AND a.outcome = 'DONE' AND q.jobid = a.jobid AND q.dataid = a.dataid AND NOT q.is_resolved;
+    INSERT INTO dataflow.quarantine (jobid, dataid, itemid, attempt, code, reason, details)
+    SELECT a.jobid, a.dataid, q.item, a.attempt, coalesce(q.code, 'BAD_RECORD'), coalesce(q.reason, ''), coalesce(q.details, '{}')
+    FROM jsonb_to_recordset(results) AS r (attempt bigint, quarantine jsonb)
+    JOIN dataflow.attempt a ON a.attempt = r.attempt AND a.outcome = 'DONE',
+        jsonb_to_recordset(r.quarantine) AS q (item text, code text, reason text, details jsonb)
+    WHERE r.attempt = ANY (accepted)
+    ON CONFLICT DO NOTHING;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow.started(attempt bigint, token uuid) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE dataflow.attempt a SET started = clock_timestamp()
+        WHERE a.attempt = started.attempt AND a.token = started.token AND a.ended IS NULL;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION dataflow.started(bigint, uuid) IS 'The job''s own code begins now; false: the attempt is fenced, stop';
+
+-- Ends attempts whose daemon is gone. Their runs go back to the queue without spending a try, but one that keeps losing
+-- its runner fails.
+CREATE OR REPLACE FUNCTION dataflow._lose(lost bigint[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM s.attempt FROM dataflow.datastatus s WHERE s.attempt = ANY (lost) AND s.locktype = 'OUT'
+        AND (s.datasetid, s.dataid) IN (
+            SELECT o.datasetid, a.dataid FROM dataflow.attempt a JOIN dataflow.job_output o ON o.jobid = a.jobid WHERE a.attempt = ANY (lost))
+        ORDER BY s.datasetid, s.dataid FOR UPDATE;
+    UPDATE dataflow.attempt a SET ended = now(), outcome = 'LOST', code = 'LOST',
+        error = format('daemon %s stopped answering; its lease has ended', a.daemon)
+        WHERE a.attempt = ANY (lost) AND a.ended IS NULL;
+    UPDATE dataflow.datastatus s SET modified = now(),
+        status = CASE WHEN a.lost + 1 >= j.max_lost THEN 'FAILED' ELSE 'RESUBMIT' END,
+        code = 'LOST',
+        reason = CASE WHEN a.lost + 1 >= j.max_lost THEN format('lost its runner %s times', a.lost + 1) ELSE a.error END
+    FROM dataflow.attempt a JOIN dataflow.job j ON j.jobid = a.jobid JOIN dataflow.job_output o ON o.jobid = a.jobid
+    WHERE a.attempt = ANY (lost) AND a.outcome = 'LOST' AND s.attempt = a.attempt
+        AND s.datasetid = o.datasetid AND s.dataid = a.dataid AND s.locktype = 'OUT' AND s.status = 'RUNNING';
+    UPDATE dataflow.datastatus s SET status = 'ERROR', modified = now()
+    FROM dataflow.attempt a, jsonb_object_keys(a.inputs) AS i
+    WHERE a.attempt = ANY (lost) AND s.datasetid = split_part(i, '/', 1) AND s.dataid = split_part(i, '/', 2)
+        AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid AND s.attempt = a.attempt AND s.status = 'RUNNING';
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow.rescue() RETURNS TABLE (attempt bigint, jobid text, dataid text, daemon text, tag text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    lost bigint[];
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    -- An expired lease alone is not enough: a session that still holds the run's lock is alive. An earlier incarnation
+    -- has no lease.
+    WITH expired AS MATERIALIZED (
+        SELECT a.attempt, a.jobid, a.dataid FROM dataflow.attempt a
+        LEFT JOIN dataflow.daemon d ON d.daemon = a.daemon AND d.incarnation = a.incarnation
+        WHERE a.ended IS NULL AND (d.daemon IS NULL OR d.stopped IS NOT NULL OR d.lease_until < clock_timestamp())
+    ), free AS MATERIALIZED (
+        SELECT e.attempt, pg_try_advisory_xact_lock(dataflow._run_lock(e.jobid, e.dataid)) AS is_free FROM expired e
+    )
+    SELECT array_agg(f.attempt) INTO lost FROM free f WHERE f.is_free;
+    IF lost IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM dataflow._lose(lost);
+    RETURN QUERY SELECT a.attempt, a.jobid::text, a.dataid::text, a.daemon::text, a.tag FROM dataflow.attempt a WHERE a.attempt = ANY (lost);
+END $$;
+COMMENT ON FUNCTION dataflow.rescue() IS
+    'Takes back the attempts of daemons whose lease has ended and whose session is gone; returns them. Never looks at run time';
+
+CREATE OR REPLACE FUNCTION dataflow.expire_daemon(daemon text, incarnation uuid) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE dataflow.daemon d SET lease_until = clock_timestamp()
+        WHERE d.daemon = expire_daemon.daemon AND d.incarnation = expire_daemon.incarnation AND d.lease_until > clock_timestamp();
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION dataflow.expire_daemon(text, uuid) IS
+    'Ends the lease of a daemon whose process is known to be dead (its host says so), so that rescue() need not wait for it';
+
+CREATE OR REPLACE FUNCTION dataflow.cancel(jobid text, dataid text, reason text DEFAULT NULL) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_job(cancel.jobid);
+    UPDATE dataflow.datastatus s SET status = 'FAILED', modified = now(), code = 'CANCELLED', reason = coalesce(cancel.reason, 'cancelled by ' || session_user)
+        FROM dataflow.job_output o
+        WHERE o.jobid = cancel.jobid AND s.datasetid = o.datasetid AND s.dataid = cancel.dataid AND s.locktype = 'OUT' AND s.status = 'RUNNING';
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    UPDATE dataflow.datastatus s SET status = 'ERROR', modified = now()
+        FROM dataflow.attempt a, jsonb_object_keys(a.inputs) AS i
+        WHERE a.jobid = cancel.jobid AND a.dataid = cancel.dataid AND a.outcome = 'CANCELLED' AND a.ended = now()
+            AND s.datasetid = split_part(i, '/', 1) AND s.dataid = split_part(i, '/', 2)
+            AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid AND s.status = 'RUNNING';
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION dataflow.cancel(text, text, text) IS
+    'Cancels the running attempt of a run: its token dies at once, the chunk goes to FAILED and waits for RESUBMIT. False: nothing was running';
+
+CREATE OR REPLACE FUNCTION dataflow.cancelled(daemon text, incarnation uuid, attempts bigint[]) RETURNS SETOF bigint
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT n.attempt FROM unnest(attempts) AS n (attempt)
+    LEFT JOIN dataflow.attempt a ON a.attempt = n.attempt AND a.daemon = cancelled.daemon AND a.incarnation = cancelled.incarnation
+    WHERE a.attempt IS NULL OR a.ended IS NOT NULL
+$$;
+COMMENT ON FUNCTION dataflow.cancelled(text, uuid, bigint[]) IS
+    'Which of these attempts are no longer the daemon''s: it must stop them';

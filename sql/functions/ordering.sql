@@ -1,0 +1,34 @@
+-- Natural order as text that sorts bytewise.
+
+-- Digit runs of more than ten significant digits: a colon sorts after every digit, then their length, then they.
+CREATE OR REPLACE FUNCTION dataflow._long_sortkey(dataid text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT string_agg(
+        part[1] || CASE
+            WHEN part[2] = '' THEN ''
+            WHEN length(digits) <= 10 THEN lpad(digits, 10, '0')
+            ELSE ':' || lpad(length(digits)::text, 3, '0') || digits
+        END, '' ORDER BY ordinal)
+    FROM regexp_matches(dataid, '([^0-9]*)([0-9]*)', 'g') WITH ORDINALITY AS found (part, ordinal),
+        LATERAL (SELECT ltrim(part[2], '0') AS digits) AS significant
+$$;
+
+CREATE OR REPLACE FUNCTION dataflow.sortkey(dataid text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE
+        -- ISO dates are what most dataids are; the general way costs ten times as much.
+        WHEN translate(dataid, '0123456789', '0000000000') = '0000-00-00'
+            THEN '000000' || substr(dataid, 1, 4) || '-00000000' || substr(dataid, 6, 2) || '-00000000' || substr(dataid, 9, 2)
+        WHEN dataid ~ '[0-9]{11}' THEN dataflow._long_sortkey(dataid)
+        ELSE regexp_replace(
+            regexp_replace(dataid, '[0-9]+', '0000000000\&', 'g'), '[0-9]*([0-9]{10})', '\1', 'g')
+    END COLLATE "C"
+$$;
+COMMENT ON FUNCTION dataflow.sortkey(text) IS
+    'Text that sorts bytewise as its dataid sorts naturally: 2 < 10, 1.9 < 1.10, ISO dates in time order';
+
+CREATE OR REPLACE FUNCTION dataflow._ordered(ordering text, dataid text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT CASE ordering WHEN 'text' THEN dataid ELSE dataflow.sortkey(dataid) END COLLATE "C" $$;

@@ -1,0 +1,183 @@
+-- The five questions. _evaluate answers them for many runs at once; the claim, the work queue, `why` and evidence all
+-- come from it, so that they cannot disagree.
+
+-- Each of the five texts says why the answer is no, and is NULL where it is yes. The planner's settings keep the plan the
+-- same for ten chunks and for ten million: a plan made while the tables were empty must not scan them later.
+CREATE OR REPLACE FUNCTION dataflow._evaluate(jobids text[], dataids text[]) RETURNS TABLE (
+    jobid text,
+    dataid text,
+    not_ready text,
+    wrong_data text,
+    invalid_path text,
+    not_validated text,
+    locked text,
+    inputs jsonb,
+    not_before timestamptz,
+    last_attempt bigint,
+    out_status text,
+    sortkey text,
+    priority integer
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT
+        j.jobid::text,
+        r.dataid,
+        i.not_ready || CASE WHEN i.missing > 1 THEN format(' (and %s more)', i.missing - 1) ELSE '' END,
+        CASE
+            WHEN i.chunks IS NULL OR i.chunks = 0 THEN 'the job has no inputs'
+            WHEN i.unmapped IS NOT NULL THEN format('%s has no input chunk for dataid %s: its mapping does not know such ids', i.unmapped, r.dataid)
+            WHEN j.strict_order AND earlier.dataid IS NOT NULL THEN format('%s comes first: the job keeps strict order', earlier.dataid)
+        END,
+        CASE
+            WHEN i.homeless IS NOT NULL THEN format('dataset %s has neither a location nor a table', i.homeless)
+            WHEN o.homeless IS NOT NULL THEN format('dataset %s has neither a location nor a table', o.homeless)
+            WHEN greatest(i.last_environment, o.last_environment) <> least(i.first_environment, o.first_environment)
+                THEN format('its datasets belong to different environments: %s and %s',
+                    least(i.first_environment, o.first_environment), greatest(i.last_environment, o.last_environment))
+        END,
+        CASE WHEN i.unvalidated IS NOT NULL THEN format('%s has arrived, but is not validated', i.unvalidated) END,
+        CASE
+            WHEN j.retired IS NOT NULL THEN 'the job is retired: its flow no longer declares it'
+            WHEN o.outputs = 0 THEN 'the job has no outputs'
+            ELSE coalesce(o.locked, i.locked)
+        END,
+        i.versions,
+        o.retry_at,
+        o.last_attempt,
+        o.status,
+        dataflow._ordered(o.ordering, r.dataid),
+        j.priority
+    FROM unnest(jobids, dataids) AS r (jobid, dataid)
+    JOIN dataflow.job j ON j.jobid = r.jobid
+    CROSS JOIN LATERAL (
+        SELECT
+            count(*) AS chunks,
+            count(*) FILTER (WHERE s.status IS DISTINCT FROM 'READY' AND q.dataid IS NOT NULL) AS missing,
+            min(format('%s/%s %s', q.datasetid, q.dataid, coalesce('is ' || s.status, 'is not there')))
+                FILTER (WHERE s.status IS DISTINCT FROM 'READY' AND q.dataid IS NOT NULL) AS not_ready,
+            min(q.datasetid) FILTER (WHERE q.dataid IS NULL) AS unmapped,
+            min(d.datasetid::text) FILTER (WHERE d.location IS NULL AND d.tablename IS NULL AND d.calendar IS NULL AND d.format <> 'none') AS homeless,
+            min(d.environment) AS first_environment,
+            max(d.environment) AS last_environment,
+            min(q.datasetid || '/' || q.dataid) FILTER (WHERE NOT s.validated) AS unvalidated,
+            min(format('%s/%s is %s', q.datasetid, q.dataid, coalesce(s.status || ': ' || s.reason, s.status)))
+                FILTER (WHERE s.status IN ('HOLD', 'PENDING')) AS locked,
+            jsonb_object_agg(q.datasetid || '/' || q.dataid, s.version) FILTER (WHERE s.status = 'READY') AS versions
+        FROM dataflow._inputs(r.jobid, r.dataid) AS q
+        JOIN dataflow.dataset d ON d.datasetid = q.datasetid
+        LEFT JOIN dataflow.datastatus s ON s.datasetid = q.datasetid AND s.dataid = q.dataid AND s.locktype = 'OUT'
+    ) AS i
+    CROSS JOIN LATERAL (
+        SELECT
+            count(*) AS outputs,
+            min(d.ordering) AS ordering,
+            min(d.datasetid::text) FILTER (WHERE d.location IS NULL AND d.tablename IS NULL AND d.format <> 'none') AS homeless,
+            min(d.environment) AS first_environment,
+            max(d.environment) AS last_environment,
+            max(s.status) AS status,
+            max(s.attempt) AS last_attempt,
+            max(a.retry_at) AS retry_at,
+            min(CASE
+                WHEN s.status IN ('HOLD', 'PENDING') THEN format('%s/%s is %s', d.datasetid, r.dataid, coalesce(s.status || ': ' || s.reason, s.status))
+                WHEN s.status = 'RUNNING' THEN format('%s/%s is being written by attempt %s', d.datasetid, r.dataid, s.attempt)
+                WHEN s.status = 'READY' THEN format('%s/%s is published already (version %s); RESUBMIT rewrites it', d.datasetid, r.dataid, s.version)
+                WHEN s.status = 'FAILED' AND a.retry_at IS NULL THEN format('%s/%s has FAILED (%s) and waits for RESUBMIT', d.datasetid, r.dataid, coalesce(s.code, 'no code'))
+                WHEN reader.jobid IS NOT NULL THEN format('%s/%s is being read by job %s', d.datasetid, r.dataid, reader.jobid)
+            END) AS locked
+        FROM dataflow.job_output p
+        JOIN dataflow.dataset d ON d.datasetid = p.datasetid
+        LEFT JOIN dataflow.datastatus s ON s.datasetid = p.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT'
+        LEFT JOIN dataflow.attempt a ON s.status = 'FAILED' AND a.attempt = s.attempt
+        LEFT JOIN LATERAL (
+            SELECT c.jobid FROM dataflow.datastatus c
+            WHERE s.status IN ('RESUBMIT', 'FAILED') AND c.datasetid = p.datasetid AND c.dataid = r.dataid
+                AND c.locktype = 'IN' AND c.status = 'RUNNING'
+            LIMIT 1
+        ) AS reader ON true
+        WHERE p.jobid = r.jobid
+    ) AS o
+    LEFT JOIN LATERAL (
+        SELECT x.dataid FROM dataflow.open_run x
+        WHERE j.strict_order AND x.jobid = r.jobid
+            AND (x.sortkey, x.dataid) < (dataflow._ordered(o.ordering, r.dataid), r.dataid)
+        ORDER BY x.sortkey, x.dataid
+        LIMIT 1
+    ) AS earlier ON true;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow.five_questions(jobid text, dataid text) RETURNS TABLE (
+    number integer,
+    question text,
+    answer boolean,
+    code text,
+    detail text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_job(five_questions.jobid);
+    PERFORM dataflow._checked_dataid(five_questions.dataid);
+    RETURN QUERY
+    SELECT q.number, q.question, q.no IS NULL, CASE WHEN q.no IS NOT NULL THEN q.code END, coalesce(q.no, q.yes)
+    FROM dataflow._evaluate(ARRAY[five_questions.jobid], ARRAY[five_questions.dataid]) AS e,
+        LATERAL (VALUES
+            (1, 'Is the data ready?', 'DATA_NOT_READY', e.not_ready, coalesce((
+                SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)), '')),
+            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'every input has a chunk for this dataid'),
+            (3, 'Is it in the right place?', 'INVALID_PATH', e.invalid_path, 'every dataset says where its data is'),
+            (4, 'Has it been validated?', 'NOT_VALIDATED', e.not_validated, 'every input is validated'),
+            (5, 'Is it safe to access?', 'LOCKED', e.locked, 'no input and no output is locked')
+        ) AS q (number, question, code, no, yes);
+END $$;
+COMMENT ON FUNCTION dataflow.five_questions(text, text) IS
+    'May this job run on this dataid now? One row a question; the claim obeys the same answers. SELECT * FROM dataflow.five_questions(''clean_orders'', ''2026-01-01'')';
+
+-- Errors that every function gives for the same mistake.
+CREATE OR REPLACE FUNCTION dataflow._known_job(jobid text) RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = _known_job.jobid) THEN
+        RAISE EXCEPTION 'there is no job %', coalesce(jobid, 'NULL') USING ERRCODE = 'DF404',
+            HINT = coalesce('the jobs are: ' || (SELECT string_agg(j.jobid, ', ' ORDER BY j.jobid) FROM (
+                SELECT k.jobid FROM dataflow.job k WHERE k.retired IS NULL ORDER BY k.jobid LIMIT 20) AS j), 'no job is declared; `dataflowctl apply` a flow');
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._known_dataset(datasetid text) RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT EXISTS (SELECT FROM dataflow.dataset d WHERE d.datasetid = _known_dataset.datasetid) THEN
+        RAISE EXCEPTION 'there is no dataset %', coalesce(datasetid, 'NULL') USING ERRCODE = 'DF404',
+            HINT = coalesce('the datasets are: ' || (SELECT string_agg(d.datasetid, ', ' ORDER BY d.datasetid) FROM (
+                SELECT e.datasetid FROM dataflow.dataset e WHERE e.retired IS NULL ORDER BY e.datasetid LIMIT 20) AS d), 'no dataset is declared; `dataflowctl apply` a flow');
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._checked_dataid(dataid text) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF dataid IS NULL OR dataid ~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' OR length(dataid) > 128 THEN
+        RAISE EXCEPTION 'not a dataid: %', coalesce(quote_literal(left(dataid, 140)), 'NULL') USING ERRCODE = 'DF400',
+            HINT = 'a dataid is 1 to 128 letters, digits and . _ : + = -, and does not start with a dot or a dash';
+    END IF;
+END $$;

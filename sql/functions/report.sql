@@ -1,0 +1,185 @@
+-- Answers for people and programs. Nothing here changes anything but fold_counters and prune.
+
+CREATE OR REPLACE FUNCTION dataflow.data_location(datasetid text, dataid text) RETURNS TABLE (
+    status text, version integer, format text, location text, files jsonb, rows bigint, bytes bigint,
+    hostname text, port integer, database text, schemaname text, tablename text, username text, encryptedpass text, columns text, options jsonb
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_dataset(data_location.datasetid);
+    PERFORM dataflow._checked_dataid(data_location.dataid);
+    RETURN QUERY
+    SELECT s.status, s.version, d.format,
+        coalesce(m.location, replace(d.location, '{dataid}', data_location.dataid)), m.files, m.rows, m.bytes,
+        d.hostname, d.port, d.database, d.schemaname, d.tablename, d.username, d.encryptedpass, d.columns, d.options
+    FROM dataflow.dataset d
+    LEFT JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.dataid = data_location.dataid AND s.locktype = 'OUT'
+    LEFT JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+    WHERE d.datasetid = data_location.datasetid;
+END $$;
+COMMENT ON FUNCTION dataflow.data_location(text, text) IS
+    'Where a chunk is, with all that is needed to reach it: the published version''s location, or the place where the dataset says it would be';
+
+CREATE OR REPLACE FUNCTION dataflow.next_inputs(jobid text) RETURNS TABLE (
+    run text, datasetid text, dataid text, status text, version integer, format text, location text, files jsonb, rows bigint, bytes bigint,
+    hostname text, port integer, database text, schemaname text, tablename text, username text, encryptedpass text, columns text, options jsonb
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_job(next_inputs.jobid);
+    RETURN QUERY
+    SELECT w.dataid::text, i.datasetid, i.dataid, l.*
+    FROM (
+        SELECT q.dataid FROM dataflow.work q WHERE q.jobid = next_inputs.jobid AND q.not_before IS NULL
+        ORDER BY q.priority DESC, q.sortkey, q.dataid LIMIT 1
+    ) AS w
+    CROSS JOIN LATERAL dataflow.required_inputs(next_inputs.jobid, w.dataid) AS i
+    CROSS JOIN LATERAL dataflow.data_location(i.datasetid, i.dataid) AS l;
+END $$;
+COMMENT ON FUNCTION dataflow.next_inputs(text) IS
+    'The input chunks of the run that a job would do next: neither processed nor being processed, with all that is needed to read them';
+
+CREATE OR REPLACE FUNCTION dataflow.history(jobid text, dataid text) RETURNS TABLE (
+    at timestamptz, actor text, application text, kind text, datasetid text, attempt bigint, from_status text, to_status text, code text, reason text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_job(history.jobid);
+    RETURN QUERY
+    SELECT e.at, e.actor, e.application, e.kind, e.datasetid, e.attempt, e.from_status, e.to_status, e.code, e.reason
+    FROM dataflow.event e WHERE e.jobid = history.jobid AND e.dataid = history.dataid ORDER BY e.event;
+END $$;
+COMMENT ON FUNCTION dataflow.history(text, text) IS 'The story of a run in order: every transition, and every change of what it waited for';
+
+-- A chunk is stale when it was made by other code or configuration than the job has now, or from inputs that were
+-- published again since.
+CREATE OR REPLACE VIEW dataflow.stale AS
+SELECT s.datasetid::text, s.dataid::text, s.jobid, s.version, a.attempt,
+    array_remove(ARRAY[
+        CASE WHEN a.code_hash <> j.code_hash THEN 'CODE' END,
+        CASE WHEN a.config_hash <> j.config_hash THEN 'CONFIGURATION' END,
+        CASE WHEN newer.input IS NOT NULL THEN 'INPUT' END
+    ], NULL) AS because,
+    newer.input
+FROM dataflow.datastatus s
+JOIN dataflow.job j ON j.jobid = s.jobid
+JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+JOIN dataflow.attempt a ON a.attempt = m.attempt
+LEFT JOIN LATERAL (
+    SELECT min(i.key) AS input FROM jsonb_each_text(a.inputs) AS i
+    JOIN dataflow.datastatus p ON p.datasetid = split_part(i.key, '/', 1) AND p.dataid = split_part(i.key, '/', 2) AND p.locktype = 'OUT'
+    WHERE p.version > i.value::int
+) AS newer ON true
+WHERE s.locktype = 'OUT' AND s.status = 'READY'
+    AND (a.code_hash <> j.code_hash OR a.config_hash <> j.config_hash OR newer.input IS NOT NULL);
+COMMENT ON VIEW dataflow.stale IS
+    'READY chunks that were made by other code or configuration than the job has now, or from inputs that were published again since';
+COMMENT ON COLUMN dataflow.stale.because IS 'CODE, CONFIGURATION, INPUT';
+COMMENT ON COLUMN dataflow.stale.input IS 'The first input that is newer';
+
+CREATE OR REPLACE FUNCTION dataflow.fold_counters() RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    folded integer;
+BEGIN
+    -- One folder at a time; who comes second has nothing to do.
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('dataflow.fold', 0)) THEN
+        RETURN 0;
+    END IF;
+    WITH taken AS (
+        DELETE FROM dataflow.counter RETURNING datasetid, jobid, locktype, status, chunks
+    ), summed AS (
+        INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks)
+        SELECT t.datasetid, t.jobid, t.locktype, t.status, sum(t.chunks) FROM taken t
+        GROUP BY t.datasetid, t.jobid, t.locktype, t.status HAVING sum(t.chunks) <> 0
+    )
+    SELECT count(*) INTO folded FROM taken;
+    RETURN folded;
+END $$;
+COMMENT ON FUNCTION dataflow.fold_counters() IS 'Adds up the differences in dataflow.counter; the sums stay the same. Daemons call it now and then';
+
+CREATE OR REPLACE VIEW dataflow.chunk_count AS
+SELECT c.datasetid, c.jobid, c.status, sum(c.chunks)::bigint AS chunks
+FROM dataflow.counter c WHERE c.locktype = 'OUT' GROUP BY c.datasetid, c.jobid, c.status HAVING sum(c.chunks) <> 0;
+COMMENT ON VIEW dataflow.chunk_count IS 'How many chunks of each dataset have which status; exact, without looking at the chunks';
+
+CREATE OR REPLACE FUNCTION dataflow.status() RETURNS TABLE (
+    jobid text, ready bigint, running bigint, failed bigint, resubmit bigint, held bigint,
+    queued bigint, oldest_queued timestamptz, retry_later bigint, quarantined bigint, max_running integer, paused boolean
+)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH counted AS (
+        SELECT c.jobid, c.status, max(c.chunks) AS chunks FROM dataflow.chunk_count c GROUP BY c.jobid, c.status
+    )
+    SELECT j.jobid::text,
+        coalesce(max(c.chunks) FILTER (WHERE c.status = 'READY'), 0),
+        coalesce(max(c.chunks) FILTER (WHERE c.status = 'RUNNING'), 0),
+        coalesce(max(c.chunks) FILTER (WHERE c.status = 'FAILED'), 0),
+        coalesce(max(c.chunks) FILTER (WHERE c.status = 'RESUBMIT'), 0),
+        coalesce(sum(c.chunks) FILTER (WHERE c.status IN ('HOLD', 'PENDING')), 0)::bigint,
+        coalesce(max(q.queued), 0), max(w.oldest), coalesce(max(l.later), 0), coalesce(max(x.records), 0),
+        coalesce(k.concurrency, j.max_running), coalesce(k.paused, false)
+    FROM dataflow.job j
+    LEFT JOIN counted c ON c.jobid = j.jobid
+    LEFT JOIN dataflow.control k ON k.scope = 'job:' || j.jobid
+    LEFT JOIN (SELECT n.jobid, sum(n.chunks)::bigint AS queued FROM dataflow.counter n WHERE n.locktype = 'WORK' GROUP BY n.jobid) AS q ON q.jobid = j.jobid
+    LEFT JOIN LATERAL (SELECT min(o.enqueued) AS oldest FROM dataflow.work o WHERE o.jobid = j.jobid) AS w ON true
+    LEFT JOIN (SELECT r.jobid, count(*) AS later FROM dataflow.work r WHERE r.not_before IS NOT NULL GROUP BY r.jobid) AS l ON l.jobid = j.jobid
+    LEFT JOIN LATERAL (SELECT count(*) AS records FROM dataflow.quarantine z WHERE z.jobid = j.jobid AND NOT z.is_resolved) AS x ON true
+    WHERE j.retired IS NULL
+    GROUP BY j.jobid, k.concurrency, k.paused
+    ORDER BY j.jobid
+$$;
+COMMENT ON FUNCTION dataflow.status() IS 'One row a job: its runs by status, what is queued and since when, and its limit. Cheap at any size';
+
+CREATE OR REPLACE FUNCTION dataflow.delete_chunk(datasetid text, dataid text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_dataset(delete_chunk.datasetid);
+    IF EXISTS (SELECT FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.status = 'RUNNING') THEN
+        RAISE EXCEPTION 'chunk %/% is being written or read', datasetid, dataid USING ERRCODE = 'DF409', HINT = 'wait, or dataflow.cancel() the run';
+    END IF;
+    DELETE FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    DELETE FROM dataflow.manifest m WHERE m.datasetid = delete_chunk.datasetid AND m.dataid = delete_chunk.dataid;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION dataflow.delete_chunk(text, text) IS
+    'Forgets a chunk: its status, locks and manifests. Its files stay for gc, its history stays. False: there was none';
+
+CREATE OR REPLACE FUNCTION dataflow.prune(older_than interval) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    pruned bigint;
+BEGIN
+    IF older_than < interval '1 day' THEN
+        RAISE EXCEPTION 'history younger than a day is kept' USING ERRCODE = 'DF400', HINT = 'for example dataflow.prune(''90 days'')';
+    END IF;
+    DELETE FROM dataflow.event e WHERE e.at < now() - older_than;
+    GET DIAGNOSTICS pruned = ROW_COUNT;
+    RETURN pruned;
+END $$;
+COMMENT ON FUNCTION dataflow.prune(interval) IS 'Deletes events older than this; returns how many';

@@ -1,0 +1,352 @@
+-- The life of a chunk: what a person may set by hand, and what follows from any change.
+
+-- Plain SQL is an interface: UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE ... This trigger fires for everybody
+-- but the framework's own functions, which run as dataflow_admin.
+CREATE OR REPLACE FUNCTION dataflow._datastatus_by_hand() RETURNS trigger
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    allowed constant text[] := ARRAY['RESUBMIT', 'HOLD', 'PENDING', 'FAILED', 'READY'];
+    chunk text;
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        RAISE EXCEPTION 'rows of datastatus are not inserted by hand' USING ERRCODE = 'DF409',
+            HINT = 'SELECT dataflow.ready(dataset, dataid) registers a chunk; SELECT dataflow.hold(dataset, dataid, reason) locks one';
+    END IF;
+    chunk := OLD.datasetid || '/' || OLD.dataid;
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'rows of datastatus are not deleted by hand: %', chunk USING ERRCODE = 'DF409',
+            HINT = 'SELECT dataflow.delete_chunk(dataset, dataid) forgets a chunk with all that belongs to it';
+    END IF;
+    IF (NEW.datasetid, NEW.dataid, NEW.locktype, NEW.jobid, NEW.run, NEW.version, NEW.manifest, NEW.attempt, NEW.external, NEW.sortkey)
+        IS DISTINCT FROM (OLD.datasetid, OLD.dataid, OLD.locktype, OLD.jobid, OLD.run, OLD.version, OLD.manifest, OLD.attempt, OLD.external, OLD.sortkey) THEN
+        RAISE EXCEPTION 'only status and reason of % may be set by hand', chunk USING ERRCODE = 'DF409',
+            HINT = 'everything else is written by the framework';
+    END IF;
+    NEW.status := CASE upper(NEW.status)
+        WHEN 'RERUN' THEN 'RESUBMIT'
+        WHEN 'COMPLETE' THEN CASE OLD.locktype WHEN 'OUT' THEN 'READY' ELSE 'DONE' END
+        WHEN 'ERROR' THEN CASE OLD.locktype WHEN 'OUT' THEN 'FAILED' ELSE 'ERROR' END
+        WHEN 'FAILED' THEN CASE OLD.locktype WHEN 'OUT' THEN 'FAILED' ELSE 'ERROR' END
+        ELSE upper(NEW.status)
+    END;
+    IF OLD.locktype = 'IN' THEN
+        IF NEW.status <> ALL (allowed || ARRAY['RUNNING', 'DONE', 'ERROR']) THEN
+            RAISE EXCEPTION '% is no status: %', NEW.status, chunk USING ERRCODE = 'DF400',
+                HINT = 'an IN row is RUNNING, DONE or ERROR, and follows its run: set the status of the OUT row';
+        END IF;
+        RETURN NULL;
+    END IF;
+    IF NEW.status = OLD.status THEN
+        RETURN NEW;
+    END IF;
+    IF NEW.status = 'RUNNING' OR (NEW.status = 'READY' AND OLD.status = 'RUNNING') THEN
+        RAISE EXCEPTION '% cannot be set to % by hand', chunk, NEW.status USING ERRCODE = 'DF409',
+            HINT = 'a claim sets RUNNING, and the attempt that holds the token publishes; RESUBMIT cancels it and runs again';
+    END IF;
+    IF NEW.status <> ALL (allowed) THEN
+        RAISE EXCEPTION '% is no status: %', NEW.status, chunk USING ERRCODE = 'DF400',
+            HINT = 'allowed are ' || array_to_string(allowed, ', ') || ' (also RERUN, COMPLETE, ERROR)';
+    END IF;
+    IF NEW.status = 'RESUBMIT' AND OLD.jobid = '' THEN
+        RAISE NOTICE '% is left alone: no job produces it', chunk USING HINT = 'dataflow.ready() registers a new version of it';
+        RETURN NULL;
+    END IF;
+    IF NEW.status = 'RESUBMIT' AND OLD.status IN ('HOLD', 'PENDING') THEN
+        RAISE NOTICE '% is left alone: it is held (%)', chunk, coalesce(OLD.reason, 'no reason given') USING HINT = 'dataflow.release() it first';
+        RETURN NULL;
+    END IF;
+    NEW.modified := now();
+    NEW.held_from := CASE
+        WHEN NEW.status NOT IN ('HOLD', 'PENDING') THEN NULL
+        WHEN OLD.held_from IS NOT NULL THEN OLD.held_from
+        WHEN OLD.status = 'RUNNING' THEN 'RESUBMIT'
+        ELSE OLD.status
+    END;
+    IF NEW.status = 'READY' AND OLD.held_from IS DISTINCT FROM 'READY' THEN
+        NEW.external := true;
+        NEW.manifest := NULL;
+        NEW.version := OLD.version + 1;
+        NEW.validated := true;
+    END IF;
+    NEW.code := CASE NEW.status WHEN 'FAILED' THEN 'BY_HAND' END;
+    IF NEW.reason IS NOT DISTINCT FROM OLD.reason THEN
+        NEW.reason := NULL;
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE TRIGGER datastatus_by_hand BEFORE INSERT OR UPDATE OR DELETE ON dataflow.datastatus
+    FOR EACH ROW WHEN (current_user <> 'dataflow_admin') EXECUTE FUNCTION dataflow._datastatus_by_hand();
+
+-- What follows from changes of status, whoever made them: history, counters, fencing, and the queue.
+CREATE OR REPLACE FUNCTION dataflow._changed(changes dataflow.status_change[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_nestloop = on
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    resets boolean;
+    judges boolean;
+    alone boolean;
+    jobids text[];
+    dataids text[];
+BEGIN
+    IF changes IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT
+        bool_or(c.locktype = 'OUT' AND (c.was = 'RUNNING' AND c.now IS DISTINCT FROM 'READY' OR c.now = 'RESUBMIT')),
+        bool_or(c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY')
+    INTO resets, judges FROM unnest(changes) AS c;
+
+    WITH chunks AS MATERIALIZED (
+        SELECT c.* FROM unnest(changes) AS c WHERE c.locktype = 'OUT'
+    ), counted AS (
+        INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks)
+        SELECT d.datasetid, d.jobid, 'OUT', d.status, sum(d.difference)
+        FROM (
+            SELECT c.datasetid, c.jobid, c.now AS status, 1 AS difference FROM chunks c WHERE c.now IS NOT NULL
+            UNION ALL
+            SELECT c.datasetid, c.jobid, c.was, -1 FROM chunks c WHERE c.was IS NOT NULL
+        ) AS d
+        GROUP BY d.datasetid, d.jobid, d.status HAVING sum(d.difference) <> 0
+    )
+    INSERT INTO dataflow.event (kind, jobid, dataid, datasetid, attempt, from_status, to_status, code, reason)
+    SELECT 'status', c.jobid, c.dataid, c.datasetid, c.attempt, c.was, c.now, c.code, c.reason FROM chunks c;
+
+    IF resets THEN
+        PERFORM dataflow._reset_runs(changes);
+    END IF;
+    IF NOT judges THEN
+        RETURN;
+    END IF;
+
+    alone := dataflow._alone();
+    SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
+        -- consumers of what became or ceased to be READY
+        SELECT a.jobid, a.dataid FROM unnest(changes) AS c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
+        WHERE c.locktype = 'OUT' AND (c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY')
+        UNION ALL
+        -- the run itself; a claim and an ordinary finish have seen to theirs
+        SELECT o.jobid, c.dataid FROM unnest(changes) AS c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
+        JOIN dataflow.job j ON j.jobid = o.jobid
+        WHERE c.locktype = 'OUT' AND c.now IS DISTINCT FROM 'RUNNING'
+            AND (c.now IS DISTINCT FROM 'READY' OR c.was IS DISTINCT FROM 'RUNNING' OR j.strict_order)
+        UNION ALL
+        -- the producer of what is no longer being read
+        SELECT o.jobid, c.dataid FROM unnest(changes) AS c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
+        WHERE c.locktype = 'IN' AND c.was = 'RUNNING' AND (NOT alone OR EXISTS (
+            SELECT FROM dataflow.datastatus s WHERE s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
+                AND s.status IN ('RESUBMIT', 'FAILED')))
+    ) AS r;
+    PERFORM dataflow._refresh(jobids, dataids, alone);
+END $$;
+
+-- Runs whose output was taken away from them: their attempt is fenced, their input locks go, their other outputs follow.
+CREATE OR REPLACE FUNCTION dataflow._reset_runs(changes dataflow.status_change[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE dataflow.attempt a SET ended = now(), outcome = 'CANCELLED', code = 'CANCELLED',
+        error = format('%s/%s was set to %s by %s', c.datasetid, c.dataid, coalesce(c.now, 'nothing'), session_user)
+    FROM unnest(changes) AS c
+    WHERE c.locktype = 'OUT' AND c.was = 'RUNNING' AND c.now IS DISTINCT FROM 'READY'
+        AND a.attempt = c.attempt AND a.ended IS NULL;
+    IF FOUND THEN
+        PERFORM pg_notify('dataflow', 'cancel');
+    END IF;
+
+    DELETE FROM dataflow.datastatus s
+    USING unnest(changes) AS c, dataflow.attempt a, jsonb_object_keys(a.inputs) AS input
+    WHERE c.locktype = 'OUT' AND a.attempt = c.attempt
+        AND (c.now = 'RESUBMIT' OR (c.was = 'RUNNING' AND c.now IN ('HOLD', 'PENDING')))
+        AND s.datasetid = split_part(input, '/', 1) AND s.dataid = split_part(input, '/', 2)
+        AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid;
+
+    UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, reason = c.reason
+    FROM unnest(changes) AS c
+    JOIN dataflow.job_output o ON o.jobid = c.jobid AND o.datasetid <> c.datasetid
+    WHERE c.locktype = 'OUT' AND s.datasetid = o.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
+        AND ((c.now = 'RESUBMIT' AND s.status IN ('RUNNING', 'READY', 'FAILED')) OR (c.was = 'RUNNING' AND c.now IN ('HOLD', 'PENDING') AND s.status = 'RUNNING'));
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._datastatus_inserted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._changed(array_agg(ROW(
+        n.datasetid, n.dataid, n.locktype, n.jobid, n.run, NULL, n.status, n.attempt, n.code, n.reason)::dataflow.status_change))
+    FROM new_rows n WHERE n.locktype = 'OUT' HAVING count(*) > 0;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._datastatus_updated() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_nestloop = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._changed(array_agg(ROW(
+        n.datasetid, n.dataid, n.locktype, n.jobid, n.run, o.status, n.status, n.attempt, n.code, n.reason)::dataflow.status_change))
+    FROM new_rows n
+    JOIN old_rows o ON o.datasetid = n.datasetid AND o.dataid = n.dataid AND o.locktype = n.locktype AND o.run = n.run AND o.jobid = n.jobid
+    WHERE o.status <> n.status AND (n.locktype = 'OUT' OR o.status = 'RUNNING') HAVING count(*) > 0;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._datastatus_deleted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._changed(array_agg(ROW(
+        o.datasetid, o.dataid, o.locktype, o.jobid, o.run, o.status, NULL, o.attempt, o.code, o.reason)::dataflow.status_change))
+    FROM old_rows o WHERE o.locktype = 'OUT' OR o.status = 'RUNNING' HAVING count(*) > 0;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER datastatus_inserted AFTER INSERT ON dataflow.datastatus
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._datastatus_inserted();
+CREATE OR REPLACE TRIGGER datastatus_updated AFTER UPDATE ON dataflow.datastatus
+    REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._datastatus_updated();
+CREATE OR REPLACE TRIGGER datastatus_deleted AFTER DELETE ON dataflow.datastatus
+    REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._datastatus_deleted();
+
+CREATE OR REPLACE FUNCTION dataflow.ready(datasetid text, dataids text[], validated boolean DEFAULT true, reason text DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    slice constant integer := 10000;
+    bad text;
+    producer text;
+    dataset_ordering text;
+    registered bigint := 0;
+    written bigint;
+BEGIN
+    PERFORM dataflow._known_dataset(ready.datasetid);
+    SELECT d FROM unnest(dataids) AS d WHERE d IS NULL OR d ~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' OR length(d) > 128 LIMIT 1 INTO bad;
+    IF FOUND THEN
+        PERFORM dataflow._checked_dataid(bad);
+    END IF;
+    SELECT coalesce(o.jobid, ''), d.ordering INTO producer, dataset_ordering
+        FROM dataflow.dataset d LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid WHERE d.datasetid = ready.datasetid;
+    -- Slices bound the memory that a trigger needs for a million rows.
+    FOR low IN 1 .. coalesce(cardinality(dataids), 0) BY slice LOOP
+        INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, version, external, validated, reason, sortkey)
+        SELECT ready.datasetid, d, producer, d, 'READY', 1, true, ready.validated, ready.reason, dataflow._ordered(dataset_ordering, d)
+        FROM (SELECT DISTINCT d FROM unnest(dataids[low : low + slice - 1]) AS d) AS distinct_ids
+        ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
+            status = 'READY', modified = now(), version = s.version + 1, manifest = NULL, external = true,
+            validated = excluded.validated, code = NULL, reason = excluded.reason
+        WHERE s.status IN ('READY', 'FAILED', 'RESUBMIT');
+        GET DIAGNOSTICS written = ROW_COUNT;
+        registered := registered + written;
+    END LOOP;
+    SELECT s.dataid || ' is ' || s.status INTO bad FROM unnest(dataids) AS d
+        JOIN dataflow.datastatus s ON s.datasetid = ready.datasetid AND s.dataid = d AND s.locktype = 'OUT'
+        WHERE s.status <> 'READY' LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'chunk %/% and cannot be registered', datasetid, bad USING ERRCODE = 'DF409',
+            HINT = 'wait for its attempt or cancel it; dataflow.release() a held chunk first';
+    END IF;
+    RETURN registered;
+END $$;
+COMMENT ON FUNCTION dataflow.ready(text, text[], boolean, text) IS
+    'Registers external chunks as READY, a million at once if need be; a chunk that is READY already gets a new version. validated => false: arrived, but not to be used yet';
+
+CREATE OR REPLACE FUNCTION dataflow.ready(datasetid text, dataid text, validated boolean DEFAULT true, reason text DEFAULT NULL) RETURNS bigint
+LANGUAGE sql
+AS $$ SELECT dataflow.ready(datasetid, ARRAY[dataid], validated, reason) $$;
+COMMENT ON FUNCTION dataflow.ready(text, text, boolean, text) IS
+    'Registers one external chunk: SELECT dataflow.ready(''raw_orders'', ''2026-01-01'')';
+
+CREATE OR REPLACE FUNCTION dataflow.validated(datasetid text, dataid text, is_valid boolean DEFAULT true, reason text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    jobids text[];
+    dataids text[];
+BEGIN
+    PERFORM dataflow._known_dataset(validated.datasetid);
+    UPDATE dataflow.datastatus s SET validated = is_valid, reason = validated.reason, modified = now()
+        WHERE s.datasetid = validated.datasetid AND s.dataid = validated.dataid AND s.locktype = 'OUT' AND s.status = 'READY';
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'chunk %/% is not READY', datasetid, dataid USING ERRCODE = 'DF404',
+            HINT = 'only a chunk that has arrived can be validated; dataflow.ready() registers it';
+    END IF;
+    INSERT INTO dataflow.event (kind, datasetid, dataid, code, reason)
+        VALUES ('status', validated.datasetid, validated.dataid, CASE WHEN is_valid THEN 'VALIDATED' ELSE 'NOT_VALIDATED' END, validated.reason);
+    SELECT array_agg(a.jobid), array_agg(a.dataid) INTO jobids, dataids FROM dataflow.affected_runs(validated.datasetid, validated.dataid) AS a;
+    PERFORM dataflow._refresh(jobids, dataids, dataflow._alone());
+END $$;
+COMMENT ON FUNCTION dataflow.validated(text, text, boolean, text) IS
+    'Vouches for an external chunk that was registered with validated => false, or withdraws that';
+
+CREATE OR REPLACE FUNCTION dataflow.hold(datasetid text, dataid text, reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    was text;
+BEGIN
+    PERFORM dataflow._known_dataset(hold.datasetid);
+    PERFORM dataflow._checked_dataid(hold.dataid);
+    SELECT s.status INTO was FROM dataflow.datastatus s
+        WHERE s.datasetid = hold.datasetid AND s.dataid = hold.dataid AND s.locktype = 'OUT' FOR UPDATE;
+    INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, held_from, reason, sortkey)
+    SELECT d.datasetid, hold.dataid, coalesce(o.jobid, ''), hold.dataid, 'HOLD', 'NONE', hold.reason, dataflow._ordered(d.ordering, hold.dataid)
+        FROM dataflow.dataset d LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid WHERE d.datasetid = hold.datasetid
+    ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
+        status = 'HOLD', modified = now(), reason = excluded.reason,
+        held_from = coalesce(s.held_from, CASE s.status WHEN 'RUNNING' THEN 'RESUBMIT' ELSE s.status END);
+    RETURN coalesce(was, 'NONE');
+END $$;
+COMMENT ON FUNCTION dataflow.hold(text, text, text) IS
+    'Puts an operator''s hand on a chunk: nobody reads or writes it until release(). A running attempt is cancelled. Returns the status it had';
+
+CREATE OR REPLACE FUNCTION dataflow.release(datasetid text, dataid text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    back_to text;
+BEGIN
+    PERFORM dataflow._known_dataset(release.datasetid);
+    SELECT s.held_from INTO back_to FROM dataflow.datastatus s
+        WHERE s.datasetid = release.datasetid AND s.dataid = release.dataid AND s.locktype = 'OUT' FOR UPDATE;
+    IF back_to IS NULL THEN
+        RAISE EXCEPTION 'chunk %/% is not held', datasetid, dataid USING ERRCODE = 'DF404',
+            HINT = 'SELECT * FROM dataflow.datastatus WHERE status IN (''HOLD'', ''PENDING'') lists those that are';
+    END IF;
+    IF back_to = 'NONE' THEN
+        DELETE FROM dataflow.datastatus s WHERE s.datasetid = release.datasetid AND s.dataid = release.dataid AND s.locktype = 'OUT';
+    ELSE
+        UPDATE dataflow.datastatus s SET status = back_to, held_from = NULL, reason = NULL, modified = now()
+            WHERE s.datasetid = release.datasetid AND s.dataid = release.dataid AND s.locktype = 'OUT';
+    END IF;
+    RETURN back_to;
+END $$;
+COMMENT ON FUNCTION dataflow.release(text, text) IS
+    'Takes the operator''s hand off a chunk; returns the status that it has again';

@@ -1,0 +1,215 @@
+-- The queue of runs that are ready, kept by the triggers of datastatus.
+--
+-- A run is judged inside the transaction that changed one of its chunks, so two transactions that each bring one of its
+-- two inputs would both judge it not ready, and nobody would judge it again. Therefore every transaction that changes
+-- status holds an advisory lock, shared, until it ends, and looks whether it is alone. One that is not alone leaves a
+-- recheck row for each run it judged not ready; settle(), called by each claim, judges these again, for the last time
+-- when every transaction that was open then has ended. Of two concurrent transactions at least one sees the other or
+-- its result. Nobody waits for anybody.
+
+-- Whether no other transaction is changing status now; from here on others see that this one is.
+CREATE OR REPLACE FUNCTION dataflow._alone() RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    gate constant bigint := hashtextextended('dataflow.changing', 0);
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(gate);
+    IF pg_try_advisory_lock(gate) THEN
+        PERFORM pg_advisory_unlock(gate);
+        RETURN true;
+    END IF;
+    RETURN false;
+END $$;
+
+-- Judges runs and brings `work` and `open_run` in line.
+CREATE OR REPLACE FUNCTION dataflow._refresh(jobids text[], dataids text[], alone boolean) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    strict_jobs text[];
+    queued integer;
+BEGIN
+    IF coalesce(cardinality(jobids), 0) = 0 THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(j.jobid) INTO strict_jobs FROM dataflow.job j
+        WHERE j.strict_order AND j.jobid IN (SELECT unnest(jobids));
+    IF strict_jobs IS NOT NULL THEN
+        PERFORM dataflow._track_open_runs(strict_jobs, jobids, dataids);
+        -- Whoever is first now may be ready because of what changed.
+        SELECT jobids || array_agg(x.jobid), dataids || array_agg(x.dataid) INTO jobids, dataids
+        FROM unnest(strict_jobs) AS s (jobid),
+            LATERAL (SELECT o.jobid, o.dataid FROM dataflow.open_run o WHERE o.jobid = s.jobid ORDER BY o.sortkey, o.dataid LIMIT 1) AS x
+        HAVING count(*) > 0;
+        IF NOT alone THEN
+            INSERT INTO dataflow.recheck (jobid) SELECT unnest(strict_jobs);
+        END IF;
+    END IF;
+
+    WITH judged AS MATERIALIZED (
+        SELECT DISTINCT ON (e.jobid, e.dataid) e.*,
+            CASE
+                WHEN e.not_ready IS NOT NULL THEN 'DATA_NOT_READY'
+                WHEN e.wrong_data IS NOT NULL THEN 'WRONG_DATA'
+                WHEN e.invalid_path IS NOT NULL THEN 'INVALID_PATH'
+                WHEN e.not_validated IS NOT NULL THEN 'NOT_VALIDATED'
+                WHEN e.locked IS NOT NULL THEN 'LOCKED'
+            END AS code,
+            coalesce(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) AS reason
+        FROM dataflow._evaluate(jobids, dataids) AS e
+    ), inserted AS (
+        INSERT INTO dataflow.work AS w (jobid, dataid, sortkey, priority, not_before)
+        SELECT j.jobid, j.dataid, j.sortkey, j.priority, CASE WHEN j.not_before > now() THEN j.not_before END
+        FROM judged j WHERE j.code IS NULL
+        ON CONFLICT (jobid, dataid) DO UPDATE SET not_before = excluded.not_before, priority = excluded.priority
+            WHERE w.not_before IS DISTINCT FROM excluded.not_before OR w.priority <> excluded.priority
+        RETURNING w.jobid, w.dataid, w.not_before
+    ), gone AS (
+        -- A row that somebody else is removing or claiming needs no help.
+        SELECT w.jobid, w.dataid FROM judged j JOIN dataflow.work w ON w.jobid = j.jobid AND w.dataid = j.dataid
+        WHERE j.code IS NOT NULL
+        FOR UPDATE OF w SKIP LOCKED
+    ), deleted AS (
+        DELETE FROM dataflow.work w USING gone g WHERE w.jobid = g.jobid AND w.dataid = g.dataid
+    ), again AS (
+        INSERT INTO dataflow.recheck (jobid, dataid)
+        SELECT j.jobid, j.dataid FROM judged j WHERE j.code IS NOT NULL AND NOT alone
+    ), told AS (
+        -- A published, running or failed chunk says why by its own transition; here the story of waiting is told.
+        INSERT INTO dataflow.event (kind, jobid, dataid, code, reason)
+        SELECT 'blocked', j.jobid, j.dataid, j.code, j.reason
+        FROM judged j
+        LEFT JOIN LATERAL (
+            SELECT e.kind, e.code, e.reason FROM dataflow.event e
+            WHERE e.jobid = j.jobid AND e.dataid = j.dataid ORDER BY e.event DESC LIMIT 1
+        ) AS last ON true
+        WHERE j.code IS NOT NULL AND j.out_status IS DISTINCT FROM 'READY' AND j.out_status IS DISTINCT FROM 'RUNNING'
+            AND (last.kind IS DISTINCT FROM 'blocked' OR last.code <> j.code OR last.reason <> j.reason)
+        UNION ALL
+        SELECT 'queued', i.jobid, i.dataid, NULL, CASE WHEN i.not_before IS NOT NULL THEN 'retry at ' || i.not_before END FROM inserted i
+    )
+    SELECT count(*) INTO queued FROM inserted;
+    IF queued > 0 OR NOT alone THEN
+        PERFORM pg_notify('dataflow', 'work');
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._track_open_runs(strict_jobs text[], jobids text[], dataids text[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    WITH known AS MATERIALIZED (
+        SELECT e.jobid, e.dataid, e.sortkey, e.out_status, e.wrong_data IS NOT NULL AND e.inputs IS NULL AS impossible
+        FROM dataflow._evaluate(jobids, dataids) AS e WHERE e.jobid = ANY (strict_jobs)
+    ), closed AS (
+        DELETE FROM dataflow.open_run x USING known k
+        WHERE x.jobid = k.jobid AND x.sortkey = k.sortkey AND x.dataid = k.dataid AND (k.out_status = 'READY' OR k.impossible)
+    )
+    INSERT INTO dataflow.open_run (jobid, sortkey, dataid)
+    SELECT DISTINCT k.jobid, k.sortkey, k.dataid FROM known k
+    WHERE k.out_status IS DISTINCT FROM 'READY' AND NOT k.impossible
+    ON CONFLICT DO NOTHING;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow.settle(at_most integer DEFAULT 100000) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    again constant interval := '1 second';
+    oldest_open constant xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    jobids text[];
+    dataids text[];
+    taken integer;
+BEGIN
+    WITH mine AS MATERIALIZED (
+        SELECT r.recheck, r.jobid, r.dataid, r.horizon FROM dataflow.recheck r
+        WHERE r.looked IS NULL OR r.looked < now() - again OR r.horizon <= oldest_open
+        ORDER BY r.recheck LIMIT at_most FOR UPDATE SKIP LOCKED
+    ), finished AS (
+        DELETE FROM dataflow.recheck r USING mine m WHERE r.recheck = m.recheck AND m.horizon <= oldest_open
+    ), kept AS (
+        UPDATE dataflow.recheck r SET looked = now() FROM mine m WHERE r.recheck = m.recheck AND m.horizon > oldest_open
+    ), runs AS (
+        SELECT DISTINCT m.jobid, coalesce(m.dataid, head.dataid) AS dataid
+        FROM mine m
+        LEFT JOIN LATERAL (
+            SELECT o.dataid FROM dataflow.open_run o WHERE m.dataid IS NULL AND o.jobid = m.jobid ORDER BY o.sortkey, o.dataid LIMIT 1
+        ) AS head ON true
+    )
+    SELECT array_agg(r.jobid) FILTER (WHERE r.dataid IS NOT NULL), array_agg(r.dataid) FILTER (WHERE r.dataid IS NOT NULL), count(*)
+    INTO jobids, dataids, taken FROM runs r;
+    IF taken > 0 THEN
+        PERFORM dataflow._refresh(jobids, dataids, true);
+    END IF;
+    RETURN taken;
+END $$;
+COMMENT ON FUNCTION dataflow.settle(integer) IS
+    'Judges again the runs that were judged while another transaction was changing status; returns how many. Every claim calls it';
+
+CREATE OR REPLACE FUNCTION dataflow.rebuild_work() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    jobids text[];
+    dataids text[];
+BEGIN
+    DELETE FROM dataflow.work;
+    DELETE FROM dataflow.open_run;
+    SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
+        SELECT a.jobid, a.dataid FROM dataflow.datastatus s, LATERAL dataflow.affected_runs(s.datasetid, s.dataid) AS a
+        WHERE s.locktype = 'OUT'
+        UNION
+        SELECT o.jobid, s.dataid FROM dataflow.datastatus s JOIN dataflow.job_output o ON o.datasetid = s.datasetid
+        WHERE s.locktype = 'OUT' AND s.status IN ('RESUBMIT', 'FAILED', 'RUNNING', 'HOLD', 'PENDING')
+    ) AS r;
+    PERFORM dataflow._refresh(jobids, dataids, dataflow._alone());
+    RETURN (SELECT count(*) FROM dataflow.work);
+END $$;
+COMMENT ON FUNCTION dataflow.rebuild_work() IS
+    'Makes the queue of ready runs anew from datastatus; returns how many are queued. Never needed in ordinary operation';
+
+-- The length of the queue, without counting it.
+CREATE OR REPLACE FUNCTION dataflow._work_inserted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks)
+    SELECT '', n.jobid, 'WORK', 'QUEUED', count(*) FROM new_rows n GROUP BY n.jobid;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._work_deleted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks)
+    SELECT '', o.jobid, 'WORK', 'QUEUED', -count(*) FROM old_rows o GROUP BY o.jobid;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER work_inserted AFTER INSERT ON dataflow.work
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._work_inserted();
+CREATE OR REPLACE TRIGGER work_deleted AFTER DELETE ON dataflow.work
+    REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._work_deleted();
