@@ -126,7 +126,12 @@ def flows(settings: Settings) -> Iterator[Finding]:
         try:
             loaded = flow.load(path, settings)
         except DataflowError as error:
-            yield Finding("flows", "failed", error.message, error.remedy)
+            yield Finding(
+                "flows",
+                "failed",
+                error.message,
+                error.remedy or f"correct it; `dataflowctl apply --check {path}`",
+            )
         else:
             yield Finding("flows", "ok", f"{path} declares {len(loaded.jobs)} jobs")
 

@@ -89,9 +89,6 @@ def _upgrade(connection: psycopg.Connection) -> list[str]:
             f"applied migrations were edited afterwards: {', '.join(found.edited)}",
             "restore the files of the release, and put changes into a new migration",
         )
-    # Only at the first time: later a member of dataflow_admin needs no right to create schemas.
-    if connection.execute(db.query("migration_exists")).fetchone() == (None,):
-        connection.execute(db.query("migration_bookkeeping"))
     for path in found.missing:
         _apply(connection, [path])
     # A migration may change what functions depend on, so they follow it as a whole.
@@ -105,13 +102,25 @@ def _upgrade(connection: psycopg.Connection) -> list[str]:
 def _apply(connection: psycopg.Connection, paths: list[Path], prefix: str = "") -> None:
     with connection.transaction():
         connection.execute(db.query("migration_timeout"))
-        if not (paths and paths[0].name == FIRST_MIGRATION):
-            connection.execute(db.query("migration_owner"))
+        is_first = bool(paths) and paths[0].name == FIRST_MIGRATION
+        connection.execute(db.query("migration_bookkeeping" if is_first else "migration_owner"))
         for path in paths:
-            connection.execute(_text(path))
+            _execute(connection, path)
             connection.execute(
                 db.query("migration_record"), {"name": prefix + path.name, "checksum": _checksum(path)}
             )
+
+
+def _execute(connection: psycopg.Connection, path: Path) -> None:
+    try:
+        connection.execute(_text(path))
+    except psycopg.errors.InsufficientPrivilege:
+        raise
+    except psycopg.ProgrammingError as error:
+        raise SchemaMismatchError(
+            f"{path.name} cannot be applied: {error.diag.message_primary}",
+            "undo what was changed by hand in the schema dataflow, or report this as a bug of dataflowd",
+        ) from error
 
 
 def _text(path: Path) -> LiteralString:

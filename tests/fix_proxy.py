@@ -5,8 +5,8 @@ It reads just enough of the protocol: after a client's start-up, every server me
 
 from __future__ import annotations
 
+import select
 import socket
-import struct
 import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHUNK = 65536
-READY, PARAMETER_STATUS, IDLE = b"Z", b"S", b"I"
+HEAD = 5
+READY_IDLE = b"Z\x00\x00\x00\x05I"
 
 
 @contextmanager
@@ -51,17 +52,54 @@ def _accept(
 
 
 def _serve(client: socket.socket, dsn: str, servers: int, server_version: str) -> None:
-    """One question, one answer: psycopg sends nothing more before the server is ready again."""
     with client, ExitStack() as stack:
         backends = [stack.enter_context(_connect(dsn)) for _ in range(servers)]
+        current, unread = backends[0], dict.fromkeys(backends, b"")
         startup = client.recv(CHUNK)
-        answers = [_answer(backend, startup, server_version) for backend in backends]
-        client.sendall(answers[0])
-        turn = 0
-        while question := client.recv(CHUNK):
-            answer = _answer(backends[turn % servers], question, server_version)
-            client.sendall(answer)
-            turn += answer.endswith(IDLE)
+        for spare in backends[1:]:
+            _log_in(spare, startup)
+        current.sendall(startup)
+        while True:
+            for ready in select.select([client, *backends], [], [])[0]:
+                try:
+                    data = ready.recv(CHUNK)
+                    if not data:
+                        return
+                    if ready is client:
+                        current.sendall(data)
+                        continue
+                    unread[ready] += data
+                    messages, unread[ready] = _messages(unread[ready])
+                    # What no client waits for, such as a NOTIFY to a session that is not its own now, is lost.
+                    if ready is current:
+                        client.sendall(b"".join(_spoken_as(message, server_version) for message in messages))
+                        if READY_IDLE in messages:
+                            current = backends[(backends.index(current) + 1) % servers]
+                except OSError:
+                    return
+
+
+def _log_in(backend: socket.socket, startup: bytes) -> None:
+    backend.sendall(startup)
+    answer = b""
+    while not answer.endswith(READY_IDLE):
+        answer += backend.recv(CHUNK)
+
+
+def _messages(data: bytes) -> tuple[list[bytes], bytes]:
+    """The whole messages at the start of the data, and the rest."""
+    found = []
+    while len(data) > HEAD and len(data) >= (end := 1 + int.from_bytes(data[1:HEAD])):
+        found.append(data[:end])
+        data = data[end:]
+    return found, data
+
+
+def _spoken_as(message: bytes, server_version: str) -> bytes:
+    if not server_version or not message[HEAD:].startswith(b"server_version\0"):
+        return message
+    body = b"server_version\0" + server_version.encode() + b"\0"
+    return message[:1] + (len(body) + 4).to_bytes(4) + body
 
 
 def _connect(dsn: str) -> socket.socket:
@@ -72,26 +110,3 @@ def _connect(dsn: str) -> socket.socket:
     backend = socket.socket(socket.AF_UNIX)
     backend.connect(f"{host}/.s.PGSQL.{port}")
     return backend
-
-
-def _answer(backend: socket.socket, question: bytes, server_version: str) -> bytes:
-    """Everything up to the server's next ReadyForQuery; nothing once it has hung up."""
-    backend.sendall(question)
-    answer = b""
-    with backend.makefile("rb", buffering=0) as stream:
-        while head := stream.read(5):
-            kind, length = head[:1], struct.unpack("!i", head[1:])[0]
-            body = _exactly(backend, length - 4)
-            if server_version and kind == PARAMETER_STATUS and body.startswith(b"server_version\0"):
-                body = b"server_version\0" + server_version.encode() + b"\0"
-            answer += kind + struct.pack("!i", len(body) + 4) + body
-            if kind == READY:
-                break
-    return answer
-
-
-def _exactly(backend: socket.socket, size: int) -> bytes:
-    body = b""
-    while len(body) < size:
-        body += backend.recv(size - len(body))
-    return body

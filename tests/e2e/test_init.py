@@ -16,8 +16,9 @@ import pytest
 from psycopg import conninfo, sql
 
 from dataflowd import sqlfiles
+from dataflowd.embedded import postgres
 from dataflowd.errors import EXIT
-from tests.fix_postgres import Server, run_program
+from tests.fix_postgres import Server, reachable_directory, run_program
 from tests.fix_proxy import proxy
 
 if TYPE_CHECKING:
@@ -121,10 +122,28 @@ def login(server: Server, name: str, options: str = "") -> Iterator[None]:
         server.execute(sql.SQL("DROP ROLE {}").format(role))
 
 
-def test_a_user_without_rights_is_told_whom_to_ask(server: Server, empty_dsn: str, tmp_path: Path) -> None:
+def test_a_user_without_rights_is_told_whom_to_ask_and_leaves_nothing(
+    server: Server, empty_dsn: str, tmp_path: Path
+) -> None:
     with login(server, "nobody_special"):
         theirs = conninfo.make_conninfo(empty_dsn, user="nobody_special")
         assert_refused(init(theirs, tmp_path), "NOT_ALLOWED", "nobody_special", "superuser")
+    with psycopg.connect(empty_dsn) as connection:
+        assert connection.execute("SELECT to_regnamespace('dataflow')").fetchone() == (None,)
+
+
+def test_an_owner_who_may_create_roles_needs_no_superuser(tmp_path: Path) -> None:
+    """On a server of its own: roles belong to a server, and here there are none yet."""
+    with reachable_directory() as data_dir:
+        try:
+            administrator = postgres.ensure_running(data_dir)
+            with psycopg.connect(administrator, autocommit=True) as connection:
+                connection.execute("CREATE ROLE owner LOGIN CREATEROLE")
+                connection.execute("CREATE DATABASE flow OWNER owner")
+            result = init(conninfo.make_conninfo(administrator, user="owner", dbname="flow"), tmp_path)
+            assert result.returncode == 0, result.stderr
+        finally:
+            postgres.stop(data_dir)
 
 
 def test_a_member_of_dataflow_admin_may_upgrade(server: Server, dsn: str, tmp_path: Path) -> None:
