@@ -73,7 +73,8 @@ class Settings(BaseSettings):
     )
     data_dir: Path = Field(
         default_factory=default_data_dir,
-        description="what dataflowd keeps on this host: embedded Postgres, data, logs",
+        description="what dataflowd keeps on this host: embedded Postgres, data, logs; "
+        "default /var/lib/dataflowd for root, ~/.local/share/dataflowd for others",
     )
     root: str = Field("", description="what {root} in a location stands for; default <data_dir>/data")
     allowed_roots: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
