@@ -29,7 +29,7 @@ def proxy(dsn: str, *, servers: int = 1, server_version: str = "") -> Iterator[s
         threads: list[threading.Thread] = []
         acceptor = threading.Thread(target=_accept, args=(listener, dsn, servers, server_version, threads))
         acceptor.start()
-        stack.callback(lambda: [thread.join() for thread in threads])
+        stack.callback(_join, threads)
         stack.callback(acceptor.join)
         stack.callback(listener.close)
         stack.callback(listener.shutdown, socket.SHUT_RDWR)
@@ -37,6 +37,11 @@ def proxy(dsn: str, *, servers: int = 1, server_version: str = "") -> Iterator[s
         yield conninfo.make_conninfo(
             dsn, host="127.0.0.1", port=port, sslmode="disable", gssencmode="disable"
         )
+
+
+def _join(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()
 
 
 def _accept(

@@ -80,12 +80,12 @@ def _created(statement: Any) -> Iterator[str]:
                 if isinstance(element, ast.ColumnDef):
                     yield f"column {_relation(relation)}.{element.colname}"
         case ast.AlterTableStmt(relation=relation, cmds=commands):
-            for command in commands:
+            for command in commands or ():
                 if command.subtype == enums.AlterTableType.AT_AddColumn:
                     yield f"column {_relation(relation)}.{command.def_.colname}"
         case ast.ViewStmt(view=view):
             yield f"view {_relation(view)}"
-        case ast.CreateFunctionStmt(funcname=name) if not name[-1].sval.startswith("_"):
+        case ast.CreateFunctionStmt(funcname=name) if not _dotted(name).rpartition(".")[2].startswith("_"):
             yield f"function {_dotted(name)}"
 
 
@@ -105,11 +105,14 @@ def _commented(statement: Any) -> Iterator[str]:
 
 
 def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
-    statement = raw.stmt
-    if not isinstance(statement, ast.CreateFunctionStmt | ast.DoStmt):
-        return
-    options = {option.defname: option.arg for option in getattr(statement, "options", None) or statement.args}
-    name = _dotted(statement.funcname) if isinstance(statement, ast.CreateFunctionStmt) else "DO"
+    match statement := raw.stmt:
+        case ast.CreateFunctionStmt():
+            name, definitions = _dotted(statement.funcname), statement.options
+        case ast.DoStmt():
+            name, definitions = "DO", statement.args
+        case _:
+            return
+    options = {definition.defname: definition.arg for definition in definitions or ()}
     language = options["language"].sval if "language" in options else "plpgsql"
     if "security" in options and options["security"].boolval and not _has_fixed_path(statement):
         yield f"{source.name}: {name} is SECURITY DEFINER without SET search_path = ..., pg_temp"
@@ -118,12 +121,17 @@ def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
     length = raw.stmt_len or len(source.text.encode()) - raw.stmt_location
     text = source.text.encode()[raw.stmt_location : raw.stmt_location + length].decode()
     try:
-        body = pglast.parse_plpgsql(text)
+        body = pglast.parse_plpgsql(_without_our_types(text))
     except pglast.parser.ParseError as error:
         yield f"{source.name}: the body of {name} does not parse: {error}"
         return
     if source.is_function_file and _DYNAMIC & set(_keys(body)):
         yield f"{source.name}: {name} builds SQL at run time (EXECUTE)"
+
+
+def _without_our_types(text: str) -> str:
+    """The parser of bodies knows no schema but pg_catalog and public, and no arrays of types that it has not seen."""
+    return re.sub(r"\bdataflow\.\w+\[\]", "text[]", text).replace("dataflow.", "public.")
 
 
 def _has_fixed_path(function: Any) -> bool:
@@ -147,7 +155,7 @@ def _relation(relation: Any) -> str:
     return f"{relation.schemaname}.{relation.relname}" if relation.schemaname else str(relation.relname)
 
 
-def _dotted(names: Iterable[Any]) -> str:
+def _dotted(names: Any) -> str:
     return ".".join(name.sval for name in names)
 
 

@@ -47,6 +47,10 @@ COMMENT ON COLUMN dataflow.attempt.outcome IS 'DONE, FAILED, LOST (its daemon di
 COMMENT ON COLUMN dataflow.attempt.retry_at IS 'When the job''s own retry policy tries again; NULL: it waits for RESUBMIT';
 COMMENT ON COLUMN dataflow.attempt.let_go IS 'Its daemon says that its runner is gone; a cancelled run is not claimed again by the same daemon before that';
 COMMENT ON COLUMN dataflow.attempt.usage IS 'Exit status, signal, max_rss, cpu_seconds and the like';
+COMMENT ON COLUMN dataflow.attempt.attempt IS 'Number of the attempt, unique in this database';
+COMMENT ON COLUMN dataflow.attempt.claimed IS 'When a daemon claimed the run';
+COMMENT ON COLUMN dataflow.attempt.ended IS 'When it ended; NULL: it is alive';
+COMMENT ON COLUMN dataflow.attempt.error IS 'What went wrong, for people';
 
 CREATE TABLE dataflow.manifest (
     datasetid dataflow.name NOT NULL REFERENCES dataflow.dataset,
@@ -65,6 +69,11 @@ CREATE TABLE dataflow.manifest (
 CREATE INDEX manifest_attempt ON dataflow.manifest (attempt);
 COMMENT ON TABLE dataflow.manifest IS 'What an attempt published for a chunk. datastatus.manifest points at the current one';
 COMMENT ON COLUMN dataflow.manifest.files IS 'The files: [{"path", "bytes", "rows"}]';
+COMMENT ON COLUMN dataflow.manifest.version IS 'Counts the publications of the chunk, from 1';
+COMMENT ON COLUMN dataflow.manifest.bytes IS 'Size of all files';
+COMMENT ON COLUMN dataflow.manifest.rows IS 'Number of rows, as counted and as the files say';
+COMMENT ON COLUMN dataflow.manifest.fingerprint IS 'Hash of the content, where the job gives one';
+COMMENT ON COLUMN dataflow.manifest.published IS 'When it became current';
 
 CREATE TABLE dataflow.datastatus (
     datasetid dataflow.name NOT NULL REFERENCES dataflow.dataset,
@@ -109,6 +118,7 @@ COMMENT ON COLUMN dataflow.datastatus.held_from IS 'The status that release() re
 COMMENT ON COLUMN dataflow.datastatus.code IS 'Why it is FAILED: one word';
 COMMENT ON COLUMN dataflow.datastatus.reason IS 'Why it is FAILED or held: a sentence';
 COMMENT ON COLUMN dataflow.datastatus.sortkey IS 'Orders the dataids of a dataset; see dataflow.sortkey()';
+COMMENT ON COLUMN dataflow.datastatus.status IS 'See the table''s comment; synonyms are normalised, anything else is refused';
 
 CREATE TABLE dataflow.work (
     jobid dataflow.name NOT NULL,
@@ -124,6 +134,7 @@ CREATE INDEX work_later ON dataflow.work (not_before) WHERE not_before IS NOT NU
 CREATE INDEX work_age ON dataflow.work (jobid, enqueued);
 COMMENT ON TABLE dataflow.work IS 'Runs that are ready now. Derived: never edited by hand, rebuilt by dataflow.rebuild_work()';
 COMMENT ON COLUMN dataflow.work.not_before IS 'A retry waits until then; NULL: at once';
+COMMENT ON COLUMN dataflow.work.enqueued IS 'When it became ready';
 
 CREATE TABLE dataflow.open_run (
     jobid dataflow.name NOT NULL,
@@ -145,6 +156,7 @@ COMMENT ON TABLE dataflow.recheck IS
 COMMENT ON COLUMN dataflow.recheck.horizon IS 'Once every transaction before this one has ended, one more look is the last';
 COMMENT ON COLUMN dataflow.recheck.looked IS 'When settle() looked last, while an earlier transaction was still open';
 COMMENT ON COLUMN dataflow.recheck.dataid IS 'NULL: the first open run of a strict_order job';
+COMMENT ON COLUMN dataflow.recheck.recheck IS 'Number of the entry, in order of arrival';
 
 CREATE TABLE dataflow.check_result (
     attempt bigint NOT NULL REFERENCES dataflow.attempt ON DELETE CASCADE,
@@ -157,6 +169,11 @@ CREATE TABLE dataflow.check_result (
     PRIMARY KEY (attempt, datasetid, name)
 );
 COMMENT ON TABLE dataflow.check_result IS 'What each declared check observed, and its limit';
+COMMENT ON COLUMN dataflow.check_result.name IS 'Name of the check, such as min_rows';
+COMMENT ON COLUMN dataflow.check_result.severity IS 'error: the attempt fails with it; warn: it does not';
+COMMENT ON COLUMN dataflow.check_result.passed IS 'Whether the data kept to it';
+COMMENT ON COLUMN dataflow.check_result.observed IS 'What was found';
+COMMENT ON COLUMN dataflow.check_result.expected IS 'What was declared';
 
 CREATE TABLE dataflow.node_stat (
     attempt bigint NOT NULL REFERENCES dataflow.attempt ON DELETE CASCADE,
@@ -169,6 +186,12 @@ CREATE TABLE dataflow.node_stat (
     PRIMARY KEY (attempt, node)
 );
 COMMENT ON TABLE dataflow.node_stat IS 'What each named node of a job did in an attempt';
+COMMENT ON COLUMN dataflow.node_stat.node IS 'Name that the job gave to the step';
+COMMENT ON COLUMN dataflow.node_stat.ordinal IS 'Place of the node in the job';
+COMMENT ON COLUMN dataflow.node_stat.items IS 'Records that came to the node';
+COMMENT ON COLUMN dataflow.node_stat.successes IS 'Records that passed';
+COMMENT ON COLUMN dataflow.node_stat.failures IS 'Records that did not';
+COMMENT ON COLUMN dataflow.node_stat.seconds IS 'Time spent';
 
 CREATE TABLE dataflow.quarantine (
     jobid dataflow.name NOT NULL REFERENCES dataflow.job,
@@ -187,6 +210,12 @@ CREATE TABLE dataflow.quarantine (
     CHECK (is_resolved = (resolved IS NOT NULL))
 );
 COMMENT ON TABLE dataflow.quarantine IS 'Bad records, set aside for a person';
+COMMENT ON COLUMN dataflow.quarantine.itemid IS 'Key of the record in its chunk';
+COMMENT ON COLUMN dataflow.quarantine.details IS 'The record, and what is wrong with it';
+COMMENT ON COLUMN dataflow.quarantine.is_resolved IS 'Whether a person has dealt with it';
+COMMENT ON COLUMN dataflow.quarantine.resolved_by IS 'Who has';
+COMMENT ON COLUMN dataflow.quarantine.resolved IS 'When';
+COMMENT ON COLUMN dataflow.quarantine.resolution IS 'The repaired record, or why it is dropped';
 
 CREATE TABLE dataflow.event (
     event bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -209,6 +238,11 @@ COMMENT ON TABLE dataflow.event IS
     'Append-only history of every transition and of every change of a run''s blocking reason: who, when, from, to, why';
 COMMENT ON COLUMN dataflow.event.actor IS 'The database user who did it';
 COMMENT ON COLUMN dataflow.event.application IS 'The program it was done with (application_name)';
+COMMENT ON COLUMN dataflow.event.event IS 'Number of the event; a later one is larger';
+COMMENT ON COLUMN dataflow.event.at IS 'When it happened';
+COMMENT ON COLUMN dataflow.event.kind IS 'What it is about: a status, the queue, a refusal, a control or a daemon';
+COMMENT ON COLUMN dataflow.event.from_status IS 'Status before';
+COMMENT ON COLUMN dataflow.event.to_status IS 'Status after';
 
 CREATE TABLE dataflow.counter (
     datasetid text COLLATE "C" NOT NULL,
@@ -219,6 +253,7 @@ CREATE TABLE dataflow.counter (
 );
 COMMENT ON TABLE dataflow.counter IS
     'Chunks by dataset, job and status (locktype OUT), and queued runs by job (locktype WORK): the sum of all rows of a key is exact. Writers append differences, so that no row is hot; fold_counters() adds them up';
+COMMENT ON COLUMN dataflow.counter.chunks IS 'A difference to be added up';
 
 CREATE TYPE dataflow.status_change AS (
     datasetid text,

@@ -74,7 +74,7 @@ def test_a_database_without_the_schema_is_sent_to_init(run_ctl: RunCtl, empty_ds
     ],
 )
 def test_drift_is_named(run_ctl: RunCtl, connection: psycopg.Connection, damage: str, expected: str) -> None:
-    connection.execute(damage)  # type: ignore[call-overload]
+    connection.execute(damage)
     found = report(run_ctl)
     assert found["schema"]["state"] == "failed"
     assert expected in found["schema"]["detail"]

@@ -115,7 +115,7 @@ def test_changed_functions_are_applied_again(
 @contextmanager
 def login(server: Server, name: str, options: str = "") -> Iterator[None]:
     role = sql.Identifier(name)
-    server.execute(sql.SQL("CREATE ROLE {} LOGIN " + options).format(role))  # type: ignore[arg-type]
+    server.execute(sql.SQL("CREATE ROLE {} LOGIN " + options).format(role))
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ SECRET = "hunter2"  # noqa: S105 - what must not be shown
 
 @pytest.fixture(autouse=True)
 def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in list(settings.os.environ):
+    for name in list(os.environ):
         if name.startswith(settings.ENV_PREFIX):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
