@@ -109,6 +109,8 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -145,9 +147,9 @@ BEGIN
         -- A job at its limit is not looked at; of the others only as many rows as they could get.
         SELECT o.jobid, o.priority, o.running + w.position AS turn
         FROM open o, LATERAL (
-            SELECT row_number() OVER (ORDER BY q.priority DESC, q.sortkey, q.dataid) AS position
-            FROM dataflow.work q WHERE q.jobid = o.jobid AND q.not_before IS NULL
-            ORDER BY q.priority DESC, q.sortkey, q.dataid LIMIT o.places
+            SELECT row_number() OVER (ORDER BY q.priority DESC, q.sortkey) AS position
+            FROM dataflow.work q WHERE q.jobid || '' = o.jobid AND q.not_before IS NULL
+            ORDER BY q.priority DESC, q.sortkey LIMIT o.places
         ) AS w
         WHERE o.places > 0
     ), chosen AS (
@@ -174,6 +176,8 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -201,8 +205,8 @@ BEGIN
         SELECT w.jobid, w.dataid FROM dataflow._shares(claim.daemon, daemon_environment, want) AS s,
             LATERAL (
                 SELECT q.jobid, q.dataid FROM dataflow.work q
-                WHERE q.jobid = s.jobid AND q.not_before IS NULL
-                ORDER BY q.priority DESC, q.sortkey, q.dataid LIMIT s.share
+                WHERE q.jobid || '' = s.jobid AND q.not_before IS NULL
+                ORDER BY q.priority DESC, q.sortkey LIMIT s.share
                 FOR UPDATE SKIP LOCKED
             ) AS w
     ) AS c;

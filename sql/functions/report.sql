@@ -37,8 +37,8 @@ BEGIN
     RETURN QUERY
     SELECT w.dataid::text, i.datasetid, i.dataid, l.*
     FROM (
-        SELECT q.dataid FROM dataflow.work q WHERE q.jobid = next_inputs.jobid AND q.not_before IS NULL
-        ORDER BY q.priority DESC, q.sortkey, q.dataid LIMIT 1
+        SELECT q.dataid FROM dataflow.work q WHERE q.jobid || '' = next_inputs.jobid AND q.not_before IS NULL
+        ORDER BY q.priority DESC, q.sortkey LIMIT 1
     ) AS w
     CROSS JOIN LATERAL dataflow.required_inputs(next_inputs.jobid, w.dataid) AS i
     CROSS JOIN LATERAL dataflow.data_location(i.datasetid, i.dataid) AS l;
@@ -138,7 +138,7 @@ AS $$
     LEFT JOIN counted c ON c.jobid = j.jobid
     LEFT JOIN dataflow.control k ON k.scope = 'job:' || j.jobid
     LEFT JOIN (SELECT n.jobid, sum(n.chunks)::bigint AS queued FROM dataflow.counter n WHERE n.locktype = 'WORK' GROUP BY n.jobid) AS q ON q.jobid = j.jobid
-    LEFT JOIN LATERAL (SELECT min(o.enqueued) AS oldest FROM dataflow.work o WHERE o.jobid = j.jobid) AS w ON true
+    LEFT JOIN LATERAL (SELECT min(o.enqueued) AS oldest FROM dataflow.work o WHERE o.jobid || '' = j.jobid) AS w ON true
     LEFT JOIN (SELECT r.jobid, count(*) AS later FROM dataflow.work r WHERE r.not_before IS NOT NULL GROUP BY r.jobid) AS l ON l.jobid = j.jobid
     LEFT JOIN LATERAL (SELECT count(*) AS records FROM dataflow.quarantine z WHERE z.jobid = j.jobid AND NOT z.is_resolved) AS x ON true
     WHERE j.retired IS NULL

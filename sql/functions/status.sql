@@ -89,6 +89,8 @@ SET enable_seqscan = off
 SET enable_nestloop = on
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
 SET jit = off
 AS $$
 #variable_conflict use_column

@@ -103,7 +103,10 @@ CREATE TABLE dataflow.datastatus (
     CONSTRAINT datastatus_running CHECK (status <> 'RUNNING' OR attempt IS NOT NULL),
     CONSTRAINT datastatus_held CHECK ((held_from IS NOT NULL) = (status IN ('HOLD', 'PENDING')))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
-CREATE UNIQUE INDEX datastatus_order ON dataflow.datastatus (datasetid, sortkey, dataid) WHERE locktype = 'OUT';
+CREATE UNIQUE INDEX datastatus_chunk ON dataflow.datastatus (datasetid, dataid) WHERE locktype = 'OUT';
+-- Indexes for order start with an expression and leave the dataid out, so that no look-up by key can choose them: a plan made while the tables
+-- are empty sees no difference between them and the key, and would scan a million rows for one later.
+CREATE INDEX datastatus_order ON dataflow.datastatus ((datasetid || ''), sortkey) WHERE locktype = 'OUT';
 COMMENT ON TABLE dataflow.datastatus IS
     'The status of every chunk, and the lock table. OUT: RUNNING (being written), READY (published and validated), FAILED, RESUBMIT (may be rewritten), PENDING and HOLD (an operator''s hand). IN: RUNNING (being consumed), DONE, ERROR. No row: no lock. UPDATE ... SET status = ''RESUBMIT'' recovers';
 COMMENT ON COLUMN dataflow.datastatus.locktype IS 'OUT: the chunk as its producer''s output; IN: the chunk as a job''s input';
@@ -129,9 +132,9 @@ CREATE TABLE dataflow.work (
     enqueued timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (jobid, dataid)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_analyze_scale_factor = 0.05);
-CREATE INDEX work_next ON dataflow.work (jobid, priority DESC, sortkey, dataid) WHERE not_before IS NULL;
+CREATE INDEX work_next ON dataflow.work ((jobid || ''), priority DESC, sortkey) WHERE not_before IS NULL;
 CREATE INDEX work_later ON dataflow.work (not_before) WHERE not_before IS NOT NULL;
-CREATE INDEX work_age ON dataflow.work (jobid, enqueued);
+CREATE INDEX work_age ON dataflow.work ((jobid || ''), enqueued);
 COMMENT ON TABLE dataflow.work IS 'Runs that are ready now. Derived: never edited by hand, rebuilt by dataflow.rebuild_work()';
 COMMENT ON COLUMN dataflow.work.not_before IS 'A retry waits until then; NULL: at once';
 COMMENT ON COLUMN dataflow.work.enqueued IS 'When it became ready';
