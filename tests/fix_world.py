@@ -1,0 +1,319 @@
+"""A small world for tests of the rules in SQL: datasets, jobs, an operator in psql and any number of daemons.
+
+`world` speaks as an operator does, through a connection that the rules for hands apply to. A `Daemon` is a session of its
+own, as a real one has; it claims, finishes and dies. Time passes by `later`, never by sleeping.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, LiteralString, NamedTuple
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from uuid import UUID
+
+PLENTY = 100
+Row = tuple[Any, ...]
+
+
+class Attempt(NamedTuple):
+    attempt: int
+    token: UUID
+    job: str
+    dataid: str
+    number: int
+    tag: str
+    inputs: dict[str, int]
+    params: dict[str, Any]
+    timeout: float | None
+
+    @property
+    def run(self) -> tuple[str, str]:
+        return self.job, self.dataid
+
+
+@dataclass
+class Daemon:
+    """A daemon's claiming session."""
+
+    name: str
+    dsn: str
+    connection: psycopg.Connection
+    incarnation: UUID
+
+    @classmethod
+    def start(cls, dsn: str, name: str, environment: str = "dev") -> Daemon:
+        connection = psycopg.connect(dsn, autocommit=True, application_name=f"dataflowd {name}")
+        register = "SELECT dataflow.register_daemon(%s, 'host', 1, environment => %s)"
+        try:
+            [incarnation] = connection.execute(register, [name, environment]).fetchone() or [None]
+        except psycopg.Error:
+            connection.close()
+            raise
+        return cls(name, dsn, connection, incarnation)
+
+    def claim(self, want: int = PLENTY) -> list[Attempt]:
+        found = self.connection.execute(
+            "SELECT * FROM dataflow.claim(%s, %s, %s)", [self.name, self.incarnation, want]
+        )
+        return sorted((Attempt(*row) for row in found.fetchall()), key=lambda a: a.attempt)
+
+    def claim_one(self) -> Attempt:
+        [attempt] = self.claim(1)
+        return attempt
+
+    def runs(self, want: int = PLENTY) -> set[tuple[str, str]]:
+        return {attempt.run for attempt in self.claim(want)}
+
+    def finish(self, *attempts: Attempt, outcome: str = "DONE", **details: Any) -> str:
+        """The verdict, the same for all of them."""
+        results = [
+            {"attempt": a.attempt, "token": str(a.token), "outcome": outcome, **details} for a in attempts
+        ]
+        found = self.connection.execute("SELECT DISTINCT verdict FROM dataflow.finish(%s)", [Jsonb(results)])
+        [[verdict]] = found.fetchall()
+        return str(verdict)
+
+    def fail(self, *attempts: Attempt, code: str = "JOB_FAILED", **details: Any) -> str:
+        return self.finish(*attempts, outcome="FAILED", code=code, error="no such file", **details)
+
+    def work_off(self) -> list[tuple[str, str]]:
+        """Claims and finishes until nothing is left; the runs in the order in which they were claimed."""
+        done: list[tuple[str, str]] = []
+        while attempts := self.claim():
+            assert self.finish(*attempts) == "accepted"
+            done += [attempt.run for attempt in attempts]
+        return done
+
+    def disconnect(self) -> None:
+        """Returns when the server has let go of the session and its locks."""
+        pid = self.connection.info.backend_pid
+        self.connection.close()
+        with psycopg.connect(self.dsn, autocommit=True) as observer:
+            while observer.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone():
+                pass
+
+    def reconnect(self) -> list[int]:
+        """The attempts that are still its own."""
+        self.connection = psycopg.connect(
+            self.dsn, autocommit=True, application_name=f"dataflowd {self.name}"
+        )
+        found = self.connection.execute(
+            "SELECT attempt FROM dataflow.retake(%s, %s) ORDER BY attempt", [self.name, self.incarnation]
+        )
+        return [attempt for [attempt] in found.fetchall()]
+
+    def expire(self) -> None:
+        """Ends its lease, through a session of somebody else's."""
+        with psycopg.connect(self.dsn, autocommit=True) as other:
+            other.execute("SELECT dataflow.expire_daemon(%s, %s)", [self.name, self.incarnation])
+
+    def crash(self) -> None:
+        self.disconnect()
+        self.expire()
+
+
+@dataclass
+class World:
+    dsn: str
+    connection: psycopg.Connection
+    daemons: list[Daemon] = field(default_factory=list)
+
+    def rows(self, statement: LiteralString, *parameters: Any) -> list[Row]:
+        return self.connection.execute(statement, parameters).fetchall()
+
+    def value(self, statement: LiteralString, *parameters: Any) -> Any:
+        [[value]] = self.rows(statement, *parameters)
+        return value
+
+    def do(self, statement: LiteralString, *parameters: Any) -> int:
+        """Number of rows that a statement of the operator's changed or returned."""
+        return self.connection.execute(statement, parameters).rowcount
+
+    def as_framework(self, *statements: LiteralString) -> None:
+        """What no person may do: the rules for hands do not apply."""
+        with self.connection.transaction():
+            self.connection.execute("SET LOCAL ROLE dataflow_admin")
+            for statement in statements:
+                self.connection.execute(statement)
+
+    def dataset(self, *names: str, **columns: Any) -> None:
+        for name in names:
+            self._insert(
+                "dataset", {"datasetid": name, "location": f"/data/{name}/{{dataid}}", **columns}
+            )
+
+    def calendar(self, name: str, every: str, start: str, **columns: Any) -> None:
+        moments = {"calendar_start": start, "calendar_next": start}
+        self.dataset(name, location=None, format="none", calendar=every, **moments, **columns)
+
+    def job(
+        self,
+        name: str,
+        inputs: str | list[str] | Mapping[str, Mapping[str, Any]],
+        outputs: str | list[str],
+        **columns: Any,
+    ) -> None:
+        """A job on these datasets; those that are not there yet are made."""
+        mapped: Mapping[str, Mapping[str, Any]] = (
+            {dataset: {"kind": "identity"} for dataset in _several(inputs)}
+            if isinstance(inputs, (str, list))
+            else inputs
+        )
+        known = {found for [found] in self.rows("SELECT datasetid FROM dataflow.dataset")}
+        self.dataset(*[each for each in {**mapped, **dict.fromkeys(_several(outputs))} if each not in known])
+        self._insert("job", {"jobid": name, **columns})
+        for dataset, mapping in mapped.items():
+            self._insert("job_input", {"jobid": name, "datasetid": dataset, "mapping": Jsonb(mapping)})
+        for dataset in _several(outputs):
+            self._insert("job_output", {"jobid": name, "datasetid": dataset})
+
+    def daemon(self, name: str = "alpha", environment: str = "dev") -> Daemon:
+        daemon = Daemon.start(self.dsn, name, environment)
+        self.daemons.append(daemon)
+        return daemon
+
+    def session(self) -> psycopg.Connection:
+        """Another operator, whose transaction stays open until he commits."""
+        return psycopg.connect(self.dsn)
+
+    def ready(self, dataset: str, *dataids: str, **arguments: Any) -> None:
+        validated = arguments.get("validated", True)
+        self.do("SELECT dataflow.ready(%s, %s::text[], %s)", dataset, list(dataids), validated)
+
+    def resubmit(self, *, downstream: bool = False, **selector: Any) -> list[Row]:
+        return self.rows(
+            "SELECT jobid, dataid, was FROM dataflow.resubmit(%s, %s)", Jsonb(selector), downstream
+        )
+
+    def set_status(self, dataset: str, dataid: str, status: str) -> int:
+        """As typed in psql."""
+        return self.do(
+            "UPDATE dataflow.datastatus SET status = %s WHERE datasetid = %s AND dataid = %s",
+            *(status, dataset, dataid),
+        )
+
+    def status(self, dataset: str, dataid: str) -> str | None:
+        found = self.rows(
+            "SELECT status FROM dataflow.datastatus WHERE datasetid = %s AND dataid = %s AND locktype = 'OUT'",
+            *(dataset, dataid),
+        )
+        return found[0][0] if found else None
+
+    def consumed(self, dataset: str, dataid: str, job: str) -> str | None:
+        """The status of the IN row of a job whose run has the same dataid."""
+        found = self.rows(
+            "SELECT status FROM dataflow.datastatus WHERE datasetid = %s AND dataid = %s"
+            " AND locktype = 'IN' AND jobid = %s AND run = dataid",
+            *(dataset, dataid, job),
+        )
+        return found[0][0] if found else None
+
+    def version(self, dataset: str, dataid: str) -> int:
+        return int(
+            self.value(
+                "SELECT version FROM dataflow.datastatus WHERE datasetid = %s AND dataid = %s AND locktype = 'OUT'",
+                *(dataset, dataid),
+            )
+        )
+
+    def queue(self) -> set[tuple[str, str]]:
+        return {(job, dataid) for job, dataid in self.rows("SELECT jobid, dataid FROM dataflow.work")}
+
+    def rebuilt_queue(self) -> set[tuple[str, str]]:
+        """What rebuild_work() would make of it; nothing is changed."""
+        with self.connection.transaction(force_rollback=True):
+            self.do("SELECT dataflow.rebuild_work()")
+            return self.queue()
+
+    def no(self, job: str, dataid: str) -> dict[str, str]:
+        """The questions that are answered no: code and detail."""
+        return dict(
+            self.rows("SELECT code, detail FROM dataflow.five_questions(%s, %s) WHERE NOT answer", job, dataid)
+        )
+
+    def outcomes(self, job: str, dataid: str) -> list[Row]:
+        """How the attempts of a run ended, in order."""
+        return [
+            outcome
+            for [outcome] in self.rows(
+                "SELECT outcome FROM dataflow.attempt WHERE jobid = %s AND dataid = %s ORDER BY number",
+                *(job, dataid),
+            )
+        ]
+
+    def history(self, job: str, dataid: str) -> list[str]:
+        """The story of a run: transitions as FROM->TO, and the kinds and codes of everything else."""
+        found = self.rows(
+            "SELECT kind, from_status, to_status, code FROM dataflow.history(%s, %s)", job, dataid
+        )
+        return [
+            f"{was or '-'}->{now or '-'}" if kind == "status" else " ".join(filter(None, [kind, code]))
+            for kind, was, now, code in found
+        ]
+
+    def counts(self) -> dict[tuple[str, str, str], int]:
+        counted = self.rows("SELECT datasetid, jobid, status, chunks FROM dataflow.chunk_count")
+        return {(dataset, job, status): chunks for dataset, job, status, chunks in counted}
+
+    def later(self) -> None:
+        """An hour passes: every retry that waits is due."""
+        self.as_framework(
+            "UPDATE dataflow.attempt SET retry_at = retry_at - interval '1 hour' WHERE retry_at IS NOT NULL",
+            "UPDATE dataflow.work SET not_before = not_before - interval '1 hour' WHERE not_before IS NOT NULL",
+        )
+
+    def everything(self) -> str:
+        """All that is stored, to show that a refused statement changed nothing."""
+        return json.dumps(
+            self.rows("SELECT 'datastatus', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.datastatus t")
+            + self.rows("SELECT 'attempt', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.attempt t")
+            + self.rows("SELECT 'work', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.work t")
+            + self.rows("SELECT 'event', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.event t")
+            + self.rows("SELECT 'control', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.control t")
+            + self.rows("SELECT 'manifest', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.manifest t")
+            + self.rows("SELECT 'input', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.job_input t")
+        )
+
+    def close(self) -> None:
+        for daemon in self.daemons:
+            daemon.connection.close()
+
+    def _insert(self, table: str, row: Mapping[str, Any]) -> None:
+        self.connection.execute(
+            sql.SQL("INSERT INTO dataflow.{} ({}) VALUES ({})").format(
+                sql.Identifier(table),
+                sql.SQL(", ").join(map(sql.Identifier, row)),
+                sql.SQL(", ").join(sql.Placeholder() * len(row)),
+            ),
+            list(row.values()),
+        )
+
+
+def _several(names: str | list[str]) -> list[str]:
+    return [names] if isinstance(names, str) else names
+
+
+@pytest.fixture
+def world(dsn: str, connection: psycopg.Connection) -> Iterator[World]:
+    """With room for many attempts at a time, and a lock that is waited for in vain soon gives up."""
+    connection.execute("SET lock_timeout = '10s'")
+    made = World(dsn, connection)
+    made.do("SELECT dataflow.set_concurrency('global', %s)", PLENTY)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pipeline(world: World) -> World:
+    """raw -> clean_orders -> clean -> sum_orders -> sums."""
+    world.job("clean_orders", "raw", "clean")
+    world.job("sum_orders", "clean", "sums")
+    return world
