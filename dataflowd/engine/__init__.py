@@ -1,0 +1,38 @@
+"""Engines execute attempts. The daemon decides what runs and when; an engine knows only how.
+
+`run` takes one attempt to its end and never raises for a job that fails: that is a Result. When the cancel scope
+around it is cancelled, it stops the work for sure (each step bounded and verified) before it lets the
+cancellation through, because the daemon then tells the database that nobody works on the run any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dataflowd.attempt import Attempt, Result
+
+
+class Engine(Protocol):
+    async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
+        """Runs one attempt to its end; calls `on_start` when the job's own code begins."""
+        ...
+
+    async def close(self) -> None:
+        """Stops what is kept warm between attempts. No attempt is running any more."""
+        ...
+
+    async def reload(self) -> None:
+        """Flows or code may have changed: what is warm with the old code takes no new attempts."""
+        ...
+
+
+@runtime_checkable
+class InstantEngine(Protocol):
+    """An engine that needs no waiting: it is spared a task for each attempt."""
+
+    def run_now(self, attempt: Attempt) -> Result | None:
+        """The result at once; None: this attempt has to be run."""
+        ...
