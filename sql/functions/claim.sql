@@ -136,7 +136,7 @@ BEGIN
     RETURN QUERY
     WITH open AS MATERIALIZED (
         SELECT j.jobid, j.priority, coalesce((running ->> j.jobid)::int, 0) AS running,
-            least(free, coalesce(c.concurrency, j.max_running, free) - coalesce((running ->> j.jobid)::int, 0)) AS places
+            least(free, coalesce(c.concurrency, j.max_running) - coalesce((running ->> j.jobid)::int, 0)) AS places
         FROM dataflow.job j
         LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid
         WHERE j.retired IS NULL AND NOT coalesce(c.paused, false)

@@ -8,6 +8,9 @@ BEGIN
     IF NEW.concurrency < 0 THEN
         RAISE EXCEPTION 'concurrency of % cannot be %', NEW.scope, NEW.concurrency USING ERRCODE = 'DF400', HINT = 'it is 0 or more; 0 starts nothing';
     END IF;
+    IF NEW.scope = 'global' AND NEW.concurrency IS NULL THEN
+        RAISE EXCEPTION 'the global concurrency cannot be NULL' USING ERRCODE = 'DF400', HINT = 'it is 0 or more; 0 starts nothing';
+    END IF;
     IF NEW.scope <> 'global' AND NEW.scope !~ '^(job|daemon):[A-Za-z][A-Za-z0-9_.-]{0,62}$' THEN
         RAISE EXCEPTION 'there is no scope %', NEW.scope USING ERRCODE = 'DF404', HINT = 'scopes are global, job:<jobid> and daemon:<name>';
     END IF;
@@ -66,7 +69,9 @@ COMMENT ON FUNCTION dataflow.set_concurrency(text, integer) IS
 CREATE OR REPLACE FUNCTION dataflow.pause(scope text DEFAULT 'global', paused boolean DEFAULT true) RETURNS void
 LANGUAGE sql
 AS $$
-    INSERT INTO dataflow.control (scope, paused) VALUES (pause.scope, pause.paused)
+    -- The row that is proposed has to be a valid one, also where it is there already.
+    INSERT INTO dataflow.control (scope, concurrency, paused)
+    VALUES (pause.scope, (SELECT c.concurrency FROM dataflow.control c WHERE c.scope = pause.scope), pause.paused)
     ON CONFLICT (scope) DO UPDATE SET paused = excluded.paused
 $$;
 COMMENT ON FUNCTION dataflow.pause(text, boolean) IS
