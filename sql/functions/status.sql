@@ -127,6 +127,10 @@ BEGIN
     IF resets THEN
         PERFORM dataflow._reset_runs(changes);
     END IF;
+    -- A chunk that comes into being makes its consumers known, and those of a strict order wait for it from now on.
+    judges := judges OR EXISTS (
+        SELECT FROM unnest(changes) AS c JOIN dataflow.job_input i ON i.datasetid = c.datasetid JOIN dataflow.job j ON j.jobid = i.jobid
+        WHERE c.locktype = 'OUT' AND c.was IS NULL AND j.strict_order);
     IF NOT judges THEN
         RETURN;
     END IF;
@@ -136,6 +140,11 @@ BEGIN
         -- consumers of what became or ceased to be READY
         SELECT a.jobid, a.dataid FROM unnest(changes) AS c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
         WHERE c.locktype = 'OUT' AND (c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY')
+        UNION ALL
+        -- consumers in strict order of what came into being or was deleted
+        SELECT a.jobid, a.dataid FROM unnest(changes) AS c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
+        JOIN dataflow.job j ON j.jobid = a.jobid AND j.strict_order
+        WHERE c.locktype = 'OUT' AND (c.was IS NULL OR c.now IS NULL)
         UNION ALL
         -- the run itself; a claim and an ordinary finish have seen to theirs
         SELECT o.jobid, c.dataid FROM unnest(changes) AS c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
@@ -316,6 +325,9 @@ BEGIN
     PERFORM dataflow._checked_dataid(hold.dataid);
     SELECT s.status INTO was FROM dataflow.datastatus s
         WHERE s.datasetid = hold.datasetid AND s.dataid = hold.dataid AND s.locktype = 'OUT' FOR UPDATE;
+    -- A claim cannot see a row that is not committed yet, and would wait for it; the lock tells it to step aside. Where a
+    -- daemon has it, there is a row.
+    PERFORM pg_try_advisory_xact_lock(dataflow._run_lock(o.jobid, hold.dataid)) FROM dataflow.job_output o WHERE o.datasetid = hold.datasetid;
     INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, held_from, reason, sortkey)
     SELECT d.datasetid, hold.dataid, coalesce(o.jobid, ''), hold.dataid, 'HOLD', 'NONE', hold.reason, dataflow._ordered(d.ordering, hold.dataid)
         FROM dataflow.dataset d LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid WHERE d.datasetid = hold.datasetid

@@ -48,10 +48,14 @@ BEGIN
         WHERE j.strict_order AND j.jobid IN (SELECT unnest(jobids));
     IF strict_jobs IS NOT NULL THEN
         PERFORM dataflow._track_open_runs(strict_jobs, jobids, dataids);
-        -- Whoever is first now may be ready because of what changed.
+        -- Whoever is first now may be ready because of what changed; whoever was first, and is queued, may no longer be.
         SELECT jobids || array_agg(x.jobid), dataids || array_agg(x.dataid) INTO jobids, dataids
         FROM unnest(strict_jobs) AS s (jobid),
-            LATERAL (SELECT o.jobid, o.dataid FROM dataflow.open_run o WHERE o.jobid = s.jobid ORDER BY o.sortkey, o.dataid LIMIT 1) AS x
+            LATERAL (
+                (SELECT o.jobid, o.dataid FROM dataflow.open_run o WHERE o.jobid = s.jobid ORDER BY o.sortkey, o.dataid LIMIT 1)
+                UNION
+                SELECT w.jobid, w.dataid FROM dataflow.work w WHERE w.jobid = s.jobid
+            ) AS x
         HAVING count(*) > 0;
         IF NOT alone THEN
             INSERT INTO dataflow.recheck (jobid) SELECT unnest(strict_jobs);
@@ -115,15 +119,18 @@ AS $$
 #variable_conflict use_column
 BEGIN
     WITH known AS MATERIALIZED (
-        SELECT e.jobid, e.dataid, e.sortkey, e.out_status, e.wrong_data IS NOT NULL AND e.inputs IS NULL AS impossible
+        -- A run exists when its output or an input that leads to it has a row, whatever its status.
+        SELECT e.jobid, e.dataid, e.sortkey, e.out_status IS DISTINCT FROM 'READY' AND (e.out_status IS NOT NULL OR EXISTS (
+            SELECT FROM dataflow._inputs(e.jobid, e.dataid) AS q
+            JOIN dataflow.job_input i ON i.jobid = e.jobid AND i.datasetid = q.datasetid AND i.kind <> 'fixed'
+            JOIN dataflow.datastatus s ON s.datasetid = q.datasetid AND s.dataid = q.dataid AND s.locktype = 'OUT')) AS is_open
         FROM dataflow._evaluate(jobids, dataids) AS e WHERE e.jobid = ANY (strict_jobs)
     ), closed AS (
         DELETE FROM dataflow.open_run x USING known k
-        WHERE x.jobid = k.jobid AND x.sortkey = k.sortkey AND x.dataid = k.dataid AND (k.out_status = 'READY' OR k.impossible)
+        WHERE x.jobid = k.jobid AND x.sortkey = k.sortkey AND x.dataid = k.dataid AND NOT k.is_open
     )
     INSERT INTO dataflow.open_run (jobid, sortkey, dataid)
-    SELECT DISTINCT k.jobid, k.sortkey, k.dataid FROM known k
-    WHERE k.out_status IS DISTINCT FROM 'READY' AND NOT k.impossible
+    SELECT DISTINCT k.jobid, k.sortkey, k.dataid FROM known k WHERE k.is_open
     ON CONFLICT DO NOTHING;
 END $$;
 
