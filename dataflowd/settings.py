@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from dataflowd.nearest import did_you_mean
 ENV_PREFIX = "DATAFLOW_"
 CONFIG_VARIABLE = "DATAFLOW_CONFIG"
 SYSTEM_CONFIG = Path("/etc/dataflowd/config.toml")
-PATHS = ("data_dir", "root", "allowed_roots", "flows", "java_home")
+PATHS = ("data_dir", "root", "allowed_roots", "flows", "java_home", "log_dir")
 
 
 def default_data_dir() -> Path:
@@ -43,6 +44,12 @@ def default_data_dir() -> Path:
 def user_config() -> Path | None:
     base = _user_dir("XDG_CONFIG_HOME", ".config")
     return base / "dataflowd" / "config.toml" if base else None
+
+
+def host_as_name(hostname: str) -> str:
+    """A host's name as the database takes it: it starts with a letter and has no strange characters."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", hostname)
+    return (name if name[:1].isalpha() else f"host-{name}")[:63]
 
 
 def _user_dir(variable: str, under_home: str) -> Path | None:
@@ -93,6 +100,33 @@ class Settings(BaseSettings):
     master: str = Field("local[*]", description="Spark master: local[*], spark://, yarn, k8s:// or sc://")
     connect_timeout: int = Field(10, ge=1, description="seconds to wait for a database connection")
     statement_timeout: int = Field(60, ge=1, description="seconds a single database call may take")
+    daemon_name: str = Field(
+        "",
+        pattern=r"^([A-Za-z][A-Za-z0-9_.-]{0,62})?$",
+        description="name of the daemon in the database, one process at a time; default: the host's name",
+    )
+    engine: Literal["spark", "process", "noop"] = Field(
+        "spark",
+        description="what executes attempts: spark; process: only command jobs; noop: nothing is done",
+    )
+    lease: int = Field(
+        60, ge=3, description="seconds after which a silent daemon's attempts may be given to others"
+    )
+    poll: float = Field(
+        30,
+        gt=0,
+        description="seconds between looks for work that no notification announced, give or take a fifth",
+    )
+    drain_timeout: float = Field(
+        300,
+        ge=0,
+        description="seconds that a stopping daemon lets its attempts go on before it gives them back",
+    )
+    http_host: str = Field("127.0.0.1", description="address of /health and /metrics")
+    http_port: int = Field(8470, ge=0, le=65535, description="port of /health and /metrics; 0: none")
+    log_dir: Path | None = Field(
+        None, description="where the output of attempts is kept; default <data_dir>/log"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="least level that is logged"
     )
@@ -100,7 +134,7 @@ class Settings(BaseSettings):
         "auto", description="auto: readable on a terminal, JSON elsewhere"
     )
 
-    @field_validator("data_dir", "java_home")
+    @field_validator("data_dir", "java_home", "log_dir")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         return value and value.expanduser().absolute()
@@ -117,6 +151,14 @@ class Settings(BaseSettings):
     @property
     def effective_allowed_roots(self) -> list[str]:
         return self.allowed_roots or [self.effective_root]
+
+    @property
+    def effective_log_dir(self) -> Path:
+        return self.log_dir or self.data_dir / "log"
+
+    @property
+    def effective_daemon_name(self) -> str:
+        return self.daemon_name or host_as_name(socket.gethostname())
 
     @classmethod
     def settings_customise_sources(
@@ -168,6 +210,8 @@ def describe(loaded: Loaded) -> list[Described]:
         "dsn": mask(settings.dsn.get_secret_value()) if settings.dsn else None,
         "root": settings.effective_root,
         "allowed_roots": settings.effective_allowed_roots,
+        "daemon_name": settings.effective_daemon_name,
+        "log_dir": str(settings.effective_log_dir),
     }
     return [
         Described(name, shown[name], loaded.origins[name], field.description or "")

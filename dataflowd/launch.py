@@ -1,0 +1,33 @@
+"""Becomes another program that dies with its parent: `python -I -S launch.py PARENT ARGV...`, run by supervise.
+
+PR_SET_PDEATHSIG survives exec and is set here, in the child's own process: a preexec_fn would fork a daemon that has
+threads. The parent may have died before the signal was asked for; its pid tells.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+CANNOT_EXECUTE = 126
+NOT_FOUND = 127
+
+
+def main() -> None:
+    parent, program = int(sys.argv[1]), sys.argv[2:]
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    # Python ignores these two, and ignored signals are inherited.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execvp(program[0], program)  # noqa: S606 - that is what it is for; there is no shell
+    except OSError as error:
+        sys.stderr.write(f"{program[0]} cannot be executed: {error.strerror}\n")
+        sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE)
+
+
+if __name__ == "__main__":
+    main()
