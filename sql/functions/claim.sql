@@ -107,6 +107,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_nestloop = on
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
@@ -174,6 +175,7 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_nestloop = on
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
@@ -187,7 +189,8 @@ DECLARE
     daemon_environment text;
     jobids text[];
     dataids text[];
-    refused integer;
+    locked_jobids text[];
+    locked_dataids text[];
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
     SELECT d.environment INTO daemon_environment FROM dataflow.daemon d
@@ -198,7 +201,9 @@ BEGIN
             HINT = 'register_daemon() first, and retake() after a reconnect';
     END IF;
     PERFORM dataflow.settle(settled_per_claim);
-    UPDATE dataflow.work w SET not_before = NULL WHERE w.not_before <= now();
+    UPDATE dataflow.work w SET not_before = NULL
+    FROM (SELECT l.jobid, l.dataid FROM dataflow.work l WHERE l.not_before <= now() FOR UPDATE SKIP LOCKED) AS due
+    WHERE w.jobid = due.jobid AND w.dataid = due.dataid;
 
     -- Rows that another transaction has locked are passed over; nobody waits inside the claim.
     SELECT array_agg(c.jobid), array_agg(c.dataid) INTO jobids, dataids FROM (
@@ -214,31 +219,35 @@ BEGIN
         RETURN;
     END IF;
     -- The chunks are locked before they are judged: what is judged stays true until the commit.
-    WITH wanted AS MATERIALIZED (
-        SELECT r.jobid, r.dataid FROM unnest(jobids, dataids) AS r (jobid, dataid)
-    ), written AS (
-        SELECT w.jobid, w.dataid, count(*) AS chunks, count(l.datasetid) AS held
-        FROM wanted w
-        JOIN dataflow.job_output o ON o.jobid = w.jobid
-        JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = w.dataid AND s.locktype = 'OUT'
+    SELECT
+        array_agg(r.jobid) FILTER (WHERE outputs.taken + inputs.taken = 0), array_agg(r.dataid) FILTER (WHERE outputs.taken + inputs.taken = 0),
+        array_agg(r.jobid) FILTER (WHERE outputs.taken + inputs.taken > 0), array_agg(r.dataid) FILTER (WHERE outputs.taken + inputs.taken > 0)
+    INTO jobids, dataids, locked_jobids, locked_dataids
+    FROM unnest(jobids, dataids) AS r (jobid, dataid)
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE mine.found IS NULL AND EXISTS (
+            SELECT FROM dataflow.datastatus x WHERE x.datasetid = o.datasetid AND x.dataid = r.dataid AND x.locktype = 'OUT')) AS taken
+        FROM dataflow.job_output o
         LEFT JOIN LATERAL (
-            SELECT x.datasetid FROM dataflow.datastatus x
-            WHERE x.datasetid = s.datasetid AND x.dataid = s.dataid AND x.locktype = 'OUT' FOR UPDATE SKIP LOCKED
-        ) AS l ON true
-        GROUP BY w.jobid, w.dataid
-    ), read AS (
-        SELECT w.jobid, w.dataid, count(*) AS chunks, count(l.datasetid) AS held
-        FROM wanted w
-        CROSS JOIN LATERAL dataflow._inputs(w.jobid, w.dataid) AS i
+            SELECT true AS found FROM dataflow.datastatus x
+            WHERE x.datasetid = o.datasetid AND x.dataid = r.dataid AND x.locktype = 'OUT' FOR UPDATE SKIP LOCKED
+        ) AS mine ON true
+        WHERE o.jobid = r.jobid
+    ) AS outputs
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE mine.found IS NULL AND EXISTS (
+            SELECT FROM dataflow.datastatus x WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'OUT')) AS taken
+        FROM dataflow._inputs(r.jobid, r.dataid) AS i
         LEFT JOIN LATERAL (
-            SELECT x.datasetid FROM dataflow.datastatus x
+            SELECT true AS found FROM dataflow.datastatus x
             WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'OUT' FOR SHARE SKIP LOCKED
-        ) AS l ON true
-        GROUP BY w.jobid, w.dataid
-    )
-    SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids
-    FROM read r LEFT JOIN written w ON w.jobid = r.jobid AND w.dataid = r.dataid
-    WHERE w.chunks IS NOT DISTINCT FROM w.held;
+        ) AS mine ON true
+    ) AS inputs;
+    IF locked_jobids IS NOT NULL THEN
+        -- Left where they are, they would be the first at every claim, and what waits behind them would not be reached.
+        UPDATE dataflow.work w SET not_before = now() + step_aside FROM unnest(locked_jobids, locked_dataids) AS l (jobid, dataid)
+        WHERE w.jobid = l.jobid AND w.dataid = l.dataid;
+    END IF;
     IF jobids IS NULL THEN
         RETURN;
     END IF;
@@ -280,8 +289,8 @@ BEGIN
         RETURNING a.attempt, a.token, a.jobid, a.dataid, a.number, a.tag, a.inputs
     ), locks AS (
         INSERT INTO dataflow.datastatus AS s (datasetid, dataid, locktype, jobid, run, status, attempt, version, sortkey)
-        SELECT o.datasetid, a.dataid, 'OUT', a.jobid, a.dataid, 'RUNNING', a.attempt, 0, g.sortkey
-        FROM attempts a JOIN dataflow.job_output o ON o.jobid = a.jobid JOIN guarded g ON g.jobid = a.jobid AND g.dataid = a.dataid
+        SELECT o.datasetid, a.dataid, 'OUT', a.jobid, a.dataid, 'RUNNING', a.attempt, 0, dataflow._ordered(d.ordering, a.dataid)
+        FROM attempts a JOIN dataflow.job_output o ON o.jobid = a.jobid JOIN dataflow.dataset d ON d.datasetid = o.datasetid
         UNION ALL
         SELECT split_part(i.key, '/', 1), split_part(i.key, '/', 2), 'IN', a.jobid, a.dataid, 'RUNNING', a.attempt, i.value::int, ''
         FROM attempts a, jsonb_each_text(a.inputs) AS i

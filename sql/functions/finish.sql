@@ -9,8 +9,43 @@
 CREATE OR REPLACE FUNCTION dataflow.finish(results jsonb) RETURNS TABLE (attempt bigint, verdict text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+-- An open transaction of a person may hold a row: it is not waited for. Shorter than deadlock_timeout, so that of the two
+-- it is never the person's statement that fails.
+SET lock_timeout = '100ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    result jsonb;
+BEGIN
+    IF jsonb_typeof(results) IS DISTINCT FROM 'array' OR EXISTS (
+        SELECT FROM jsonb_array_elements(results) AS r
+        WHERE r ->> 'outcome' IS NULL OR r ->> 'outcome' NOT IN ('DONE', 'FAILED', 'RETURNED') OR r ->> 'attempt' IS NULL OR r ->> 'token' IS NULL) THEN
+        RAISE EXCEPTION 'finish needs a list of results with attempt, token and outcome' USING ERRCODE = 'DF400',
+            HINT = 'outcome is DONE, FAILED or RETURNED';
+    END IF;
+    BEGIN
+        RETURN QUERY SELECT * FROM dataflow._finish(results);
+        RETURN;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        NULL;
+    END;
+    FOR result IN SELECT jsonb_array_elements(results) LOOP
+        BEGIN
+            RETURN QUERY SELECT * FROM dataflow._finish(jsonb_build_array(result));
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            RETURN QUERY SELECT (result ->> 'attempt')::bigint, 'busy';
+        END;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION dataflow.finish(jsonb) IS
+    'Ends attempts, a batch at a time, and publishes what they made. Per attempt: accepted; fenced (it lost its claim: stop, throw its output away); busy (somebody has its rows locked: offer it again)';
+
+CREATE OR REPLACE FUNCTION dataflow._finish(results jsonb) RETURNS TABLE (attempt bigint, verdict text)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_nestloop = on
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
@@ -19,40 +54,9 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    busy bigint[];
     accepted bigint[];
     stopped bigint[];
-    has_details boolean;
 BEGIN
-    IF jsonb_typeof(results) IS DISTINCT FROM 'array' OR EXISTS (
-        SELECT FROM jsonb_array_elements(results) AS r
-        WHERE r ->> 'outcome' IS NULL OR r ->> 'outcome' NOT IN ('DONE', 'FAILED', 'RETURNED') OR r ->> 'attempt' IS NULL OR r ->> 'token' IS NULL) THEN
-        RAISE EXCEPTION 'finish needs a list of results with attempt, token and outcome' USING ERRCODE = 'DF400',
-            HINT = 'outcome is DONE, FAILED or RETURNED';
-    END IF;
-
-    -- Status rows first, then attempts: the order in which a person's UPDATE takes them. A row that somebody has locked is
-    -- not waited for: the daemon offers the result again.
-    WITH claimed AS MATERIALIZED (
-        SELECT a.attempt, a.jobid, a.dataid, a.inputs
-        FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid)
-        JOIN dataflow.attempt a ON a.attempt = r.attempt AND a.token = r.token AND a.ended IS NULL
-    ), chunks AS (
-        SELECT c.attempt, o.datasetid, c.dataid, 'OUT' AS locktype, c.jobid, c.dataid AS run FROM claimed c JOIN dataflow.job_output o ON o.jobid = c.jobid
-        UNION ALL
-        SELECT c.attempt, split_part(i, '/', 1), split_part(i, '/', 2), 'IN', c.jobid, c.dataid FROM claimed c, jsonb_object_keys(c.inputs) AS i
-    )
-    SELECT array_agg(DISTINCT k.attempt) INTO busy
-    FROM chunks k
-    LEFT JOIN LATERAL (
-        SELECT s.attempt FROM dataflow.datastatus s
-        WHERE s.datasetid = k.datasetid AND s.dataid = k.dataid AND s.locktype = k.locktype AND s.jobid = k.jobid AND s.run = k.run
-        FOR UPDATE SKIP LOCKED
-    ) AS l ON true
-    WHERE l.attempt IS NULL AND EXISTS (
-        SELECT FROM dataflow.datastatus s
-        WHERE s.datasetid = k.datasetid AND s.dataid = k.dataid AND s.locktype = k.locktype AND s.jobid = k.jobid AND s.run = k.run);
-
     WITH ending AS (
         UPDATE dataflow.attempt a SET
             ended = now(),
@@ -71,38 +75,33 @@ BEGIN
             retry boolean, retry_after double precision, code_hash text, config_hash text, usage jsonb),
             dataflow.job j
         WHERE a.attempt = r.attempt AND a.token = r.token AND a.ended IS NULL AND j.jobid = a.jobid
-            AND (busy IS NULL OR a.attempt <> ALL (busy))
         RETURNING a.attempt
     )
-    SELECT array_agg(e.attempt), EXISTS (SELECT FROM jsonb_array_elements(results) AS r
-        WHERE r ? 'checks' OR r ? 'nodes' OR r ? 'quarantine') INTO accepted, has_details FROM ending e;
-
+    SELECT array_agg(e.attempt) INTO accepted FROM ending e;
     IF accepted IS NOT NULL THEN
         PERFORM dataflow._publish(results, accepted);
-        IF has_details THEN
+        IF EXISTS (SELECT FROM jsonb_array_elements(results) AS r WHERE r ?| ARRAY['checks', 'nodes', 'quarantine']) THEN
             PERFORM dataflow._record_details(results, accepted);
         END IF;
     END IF;
-    -- A cancelled attempt that reports now has stopped: its run may be claimed again here.
-    WITH stopped AS (
-        UPDATE dataflow.attempt a SET let_go = true
-        FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid)
-        WHERE a.attempt = r.attempt AND a.token = r.token AND a.outcome = 'CANCELLED' AND NOT a.let_go
-        RETURNING a.attempt
-    )
-    SELECT array_agg(s.attempt) INTO stopped FROM stopped s;
+
+    IF coalesce(cardinality(accepted), 0) < jsonb_array_length(results) THEN
+        -- A cancelled attempt that reports now has stopped: its run may be claimed again here.
+        WITH stopping AS (
+            UPDATE dataflow.attempt a SET let_go = true
+            FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid)
+            WHERE a.attempt = r.attempt AND a.token = r.token AND a.outcome = 'CANCELLED' AND NOT a.let_go
+            RETURNING a.attempt
+        )
+        SELECT array_agg(s.attempt) INTO stopped FROM stopping s;
+    END IF;
     PERFORM pg_advisory_unlock(dataflow._run_lock(a.jobid, a.dataid))
     FROM unnest(accepted || stopped) AS n (attempt) JOIN dataflow.attempt a ON a.attempt = n.attempt
     JOIN dataflow.daemon d ON d.daemon = a.daemon AND d.incarnation = a.incarnation AND d.session_pid = pg_backend_pid();
 
-    RETURN QUERY SELECT (r ->> 'attempt')::bigint, CASE
-        WHEN (r ->> 'attempt')::bigint = ANY (accepted) THEN 'accepted'
-        WHEN (r ->> 'attempt')::bigint = ANY (busy) THEN 'busy'
-        ELSE 'fenced' END
+    RETURN QUERY SELECT (r ->> 'attempt')::bigint, CASE WHEN (r ->> 'attempt')::bigint = ANY (accepted) THEN 'accepted' ELSE 'fenced' END
     FROM jsonb_array_elements(results) AS r;
 END $$;
-COMMENT ON FUNCTION dataflow.finish(jsonb) IS
-    'Ends attempts, a batch at a time, and publishes what they made. Per attempt: accepted; fenced (it lost its claim: stop, throw its output away); busy (somebody has its rows locked: offer it again)';
 
 -- Manifests, and the flip of the status rows of accepted attempts, in the same transaction.
 CREATE OR REPLACE FUNCTION dataflow._publish(results jsonb, accepted bigint[]) RETURNS void
@@ -110,6 +109,7 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_nestloop = on
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
@@ -123,7 +123,10 @@ BEGIN
     FROM jsonb_to_recordset(results) AS r (attempt bigint, outcome text, outputs jsonb)
     JOIN dataflow.attempt a ON a.attempt = r.attempt
     JOIN dataflow.job_output o ON o.jobid = a.jobid
-    JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = a.dataid AND s.locktype = 'OUT' AND s.attempt = a.attempt
+    CROSS JOIN LATERAL (
+        SELECT c.datasetid, c.dataid, c.version FROM dataflow.datastatus c
+        WHERE c.datasetid = o.datasetid AND c.dataid = a.dataid AND c.locktype = 'OUT' AND c.attempt = a.attempt OFFSET 0
+    ) AS s
     CROSS JOIN LATERAL jsonb_to_record(coalesce(r.outputs -> o.datasetid, '{}')) AS m (
         location text, files jsonb, bytes bigint, rows bigint, columns text, fingerprint text)
     WHERE r.outcome = 'DONE' AND r.attempt = ANY (accepted);

@@ -22,6 +22,7 @@ LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET enable_nestloop = on
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off

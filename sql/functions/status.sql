@@ -209,6 +209,7 @@ CREATE OR REPLACE FUNCTION dataflow._datastatus_updated() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_nestloop = off
+SET enable_hashjoin = on
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -1,8 +1,11 @@
 -- What happens: the status of every chunk, the work that is ready, attempts, what they published, and history.
+--
+-- The tables that every run writes have no foreign keys to dataset, job and attempt: each check would lock the same few
+-- rows for all writers. The functions that write look these names up anyway, and nothing deletes what is referred to.
 
 CREATE TABLE dataflow.attempt (
     attempt bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    jobid dataflow.name NOT NULL REFERENCES dataflow.job,
+    jobid dataflow.name NOT NULL,
     dataid dataflow.chunkid NOT NULL,
     number integer NOT NULL CHECK (number >= 1),
     tries integer NOT NULL CHECK (tries >= 1),
@@ -53,10 +56,10 @@ COMMENT ON COLUMN dataflow.attempt.ended IS 'When it ended; NULL: it is alive';
 COMMENT ON COLUMN dataflow.attempt.error IS 'What went wrong, for people';
 
 CREATE TABLE dataflow.manifest (
-    datasetid dataflow.name NOT NULL REFERENCES dataflow.dataset,
+    datasetid dataflow.name NOT NULL,
     dataid dataflow.chunkid NOT NULL,
     version integer NOT NULL CHECK (version >= 1),
-    attempt bigint NOT NULL REFERENCES dataflow.attempt,
+    attempt bigint NOT NULL,
     location text,
     files jsonb NOT NULL DEFAULT '[]',
     bytes bigint CHECK (bytes >= 0),
@@ -76,7 +79,7 @@ COMMENT ON COLUMN dataflow.manifest.fingerprint IS 'Hash of the content, where t
 COMMENT ON COLUMN dataflow.manifest.published IS 'When it became current';
 
 CREATE TABLE dataflow.datastatus (
-    datasetid dataflow.name NOT NULL REFERENCES dataflow.dataset,
+    datasetid dataflow.name NOT NULL,
     dataid dataflow.chunkid NOT NULL,
     locktype text COLLATE "C" NOT NULL DEFAULT 'OUT',
     jobid text COLLATE "C" NOT NULL DEFAULT '',
