@@ -21,7 +21,8 @@ def migrations() -> list[Path]:
 
 
 def functions() -> list[Path]:
-    return sorted((sql_dir() / "functions").glob("*.sql"))
+    """In the order in which they are applied: roles.sql grants what the others made."""
+    return sorted((sql_dir() / "functions").glob("*.sql"), key=lambda path: (path.name == "roles.sql", path.name))
 
 
 @functools.cache

@@ -18,6 +18,16 @@ BEGIN
                         'dataflow_reader and dataflow_daemon (NOLOGIN) and grant dataflow_admin to this user';
         END;
     END LOOP;
+    -- An operator and a daemon see what a reader sees.
+    FOREACH role_name IN ARRAY ARRAY['dataflow_operator', 'dataflow_daemon'] LOOP
+        BEGIN
+            IF NOT pg_has_role(role_name, 'dataflow_reader', 'MEMBER') THEN
+                EXECUTE format('GRANT dataflow_reader TO %I', role_name);
+            END IF;
+        EXCEPTION
+            WHEN unique_violation THEN NULL;
+        END;
+    END LOOP;
     -- Since Postgres 16 whoever creates a role is its member, yet may not act as it.
     IF NOT pg_has_role(
         current_user, 'dataflow_admin', CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END

@@ -1,0 +1,46 @@
+-- Who may do what. Applied after all other files, and again with every change of one.
+--   dataflow_reader    sees everything but tokens, changes nothing
+--   dataflow_operator  also registers, holds, resubmits, cancels, and sets limits; cannot claim or finish
+--   dataflow_daemon    also claims, finishes, rescues; what `dataflowd run` connects as
+--   dataflow_admin     owns the schema; applies flows and upgrades
+
+GRANT USAGE ON SCHEMA dataflow TO dataflow_reader, dataflow_operator, dataflow_daemon;
+REVOKE ALL ON ALL TABLES IN SCHEMA dataflow FROM PUBLIC, dataflow_reader, dataflow_operator, dataflow_daemon;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dataflow FROM PUBLIC, dataflow_reader, dataflow_operator, dataflow_daemon;
+
+GRANT SELECT ON dataflow.migration, dataflow.dataset, dataflow.job, dataflow.job_input, dataflow.job_output, dataflow.datastatus,
+    dataflow.work, dataflow.open_run, dataflow.recheck, dataflow.manifest, dataflow.check_result, dataflow.node_stat, dataflow.quarantine,
+    dataflow.event, dataflow.control, dataflow.counter, dataflow.partitioning, dataflow.batch, dataflow.key,
+    dataflow.stale, dataflow.chunk_count TO dataflow_reader;
+-- The token is the fence, the incarnation the right to claim: people do not see them.
+GRANT SELECT (attempt, jobid, dataid, number, tries, lost, daemon, tag, forced, inputs, answers, claimed, started, ended, outcome, code,
+    error, retry_at, code_hash, config_hash, usage, let_go) ON dataflow.attempt TO dataflow_reader;
+GRANT SELECT (daemon, hostname, pid, session_pid, environment, version, started, lease, lease_until, stopped) ON dataflow.daemon
+    TO dataflow_reader;
+
+GRANT EXECUTE ON FUNCTION
+    dataflow.five_questions(text, text), dataflow.required_inputs(text, text), dataflow.affected_runs(text, text),
+    dataflow.output_dataid(text, text, text), dataflow.data_location(text, text), dataflow.next_inputs(text), dataflow.history(text, text),
+    dataflow.status(), dataflow.select_runs(jsonb), dataflow.matches(text, text), dataflow.sortkey(text), dataflow.next_tick(),
+    dataflow.period_start(text, text, text), dataflow.period_id(text, timestamptz, text),
+    dataflow.period_add(text, timestamptz, integer, text), dataflow.plan_flow(jsonb, boolean), dataflow.flow_conflicts(jsonb, boolean),
+    dataflow._inputs(text, text), dataflow._mapped_inputs(jsonb, text, text), dataflow._mapped_runs(text, jsonb, text, text),
+    dataflow._shifted(text, text, integer), dataflow._number(text), dataflow._moments(text, timestamptz, timestamptz, text),
+    dataflow._long_sortkey(text), dataflow._known_job(text), dataflow._known_dataset(text), dataflow._checked_dataid(text)
+    TO dataflow_reader;
+
+GRANT UPDATE (status, reason) ON dataflow.datastatus TO dataflow_operator;
+GRANT INSERT (scope, concurrency, paused), UPDATE (concurrency, paused) ON dataflow.control TO dataflow_operator;
+GRANT EXECUTE ON FUNCTION
+    dataflow.ready(text, text[], boolean, text), dataflow.ready(text, text, boolean, text), dataflow.validated(text, text, boolean, text),
+    dataflow.hold(text, text, text), dataflow.release(text, text), dataflow.cancel(text, text, text),
+    dataflow.resubmit(jsonb, boolean, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean)
+    TO dataflow_operator;
+
+GRANT SELECT ON dataflow.daemon TO dataflow_daemon;
+GRANT EXECUTE ON FUNCTION
+    dataflow.register_daemon(text, text, integer, interval, text, text), dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid),
+    dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.claim(text, uuid, integer), dataflow.started(bigint, uuid),
+    dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),
+    dataflow.tick(timestamptz), dataflow.fold_counters(), dataflow.ready(text, text[], boolean, text)
+    TO dataflow_daemon;
