@@ -270,7 +270,12 @@ BEGIN
         SELECT j.*, CASE WHEN last.outcome = 'CANCELLED' AND NOT last.let_go AND last.incarnation = claim.incarnation THEN false
             ELSE pg_try_advisory_lock(dataflow._run_lock(j.jobid, j.dataid)) END AS mine,
             last.number, last.outcome, last.tries, last.lost
-        FROM judged j LEFT JOIN dataflow.attempt last ON last.attempt = j.last_attempt
+        FROM judged j
+        -- not the one that the chunk names: a chunk may be deleted, its attempts stay
+        LEFT JOIN LATERAL (
+            SELECT a.number, a.outcome, a.tries, a.lost, a.let_go, a.incarnation FROM dataflow.attempt a
+            WHERE a.jobid = j.jobid AND a.dataid = j.dataid ORDER BY a.number DESC LIMIT 1
+        ) AS last ON true
         WHERE j.reason IS NULL
     ), aside AS (
         UPDATE dataflow.work w SET not_before = now() + step_aside FROM guarded g
@@ -282,10 +287,11 @@ BEGIN
         INSERT INTO dataflow.attempt AS a (jobid, dataid, number, tries, lost, daemon, incarnation, tag, inputs, answers)
         SELECT g.jobid, g.dataid, coalesce(g.number, 0) + 1,
             CASE WHEN g.outcome = 'FAILED' AND g.out_status = 'FAILED' THEN g.tries + 1 WHEN g.outcome IN ('LOST', 'RETURNED') THEN g.tries ELSE 1 END,
-            CASE g.outcome WHEN 'LOST' THEN g.lost + 1 WHEN 'RETURNED' THEN g.lost ELSE 0 END,
+            -- who lost too many runners has failed, and is here because he was resubmitted
+            CASE WHEN g.outcome = 'LOST' AND g.lost + 1 < k.max_lost THEN g.lost + 1 WHEN g.outcome = 'RETURNED' THEN g.lost ELSE 0 END,
             claim.daemon, claim.incarnation, 'dataflow-' || gen_random_uuid(), g.inputs,
             jsonb_build_object('ready', true, 'right_data', true, 'right_place', true, 'validated', true, 'safe', true)
-        FROM guarded g WHERE g.mine
+        FROM guarded g JOIN dataflow.job k ON k.jobid = g.jobid WHERE g.mine
         RETURNING a.attempt, a.token, a.jobid, a.dataid, a.number, a.tag, a.inputs
     ), locks AS (
         INSERT INTO dataflow.datastatus AS s (datasetid, dataid, locktype, jobid, run, status, attempt, version, sortkey)

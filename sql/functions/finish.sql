@@ -206,23 +206,23 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM s.attempt FROM dataflow.datastatus s WHERE s.attempt = ANY (lost) AND s.locktype = 'OUT'
+    PERFORM s.attempt FROM dataflow.datastatus s WHERE s.attempt = ANY (_lose.lost) AND s.locktype = 'OUT'
         AND (s.datasetid, s.dataid) IN (
-            SELECT o.datasetid, a.dataid FROM dataflow.attempt a JOIN dataflow.job_output o ON o.jobid = a.jobid WHERE a.attempt = ANY (lost))
+            SELECT o.datasetid, a.dataid FROM dataflow.attempt a JOIN dataflow.job_output o ON o.jobid = a.jobid WHERE a.attempt = ANY (_lose.lost))
         ORDER BY s.datasetid, s.dataid FOR UPDATE;
     UPDATE dataflow.attempt a SET ended = now(), outcome = 'LOST', code = 'LOST',
         error = format('daemon %s stopped answering; its lease has ended', a.daemon)
-        WHERE a.attempt = ANY (lost) AND a.ended IS NULL;
+        WHERE a.attempt = ANY (_lose.lost) AND a.ended IS NULL;
     UPDATE dataflow.datastatus s SET modified = now(),
         status = CASE WHEN a.lost + 1 >= j.max_lost THEN 'FAILED' ELSE 'RESUBMIT' END,
         code = 'LOST',
         reason = CASE WHEN a.lost + 1 >= j.max_lost THEN format('lost its runner %s times', a.lost + 1) ELSE a.error END
     FROM dataflow.attempt a JOIN dataflow.job j ON j.jobid = a.jobid JOIN dataflow.job_output o ON o.jobid = a.jobid
-    WHERE a.attempt = ANY (lost) AND a.outcome = 'LOST' AND s.attempt = a.attempt
+    WHERE a.attempt = ANY (_lose.lost) AND a.outcome = 'LOST' AND s.attempt = a.attempt
         AND s.datasetid = o.datasetid AND s.dataid = a.dataid AND s.locktype = 'OUT' AND s.status = 'RUNNING';
     UPDATE dataflow.datastatus s SET status = 'ERROR', modified = now()
     FROM dataflow.attempt a, jsonb_object_keys(a.inputs) AS i
-    WHERE a.attempt = ANY (lost) AND s.datasetid = split_part(i, '/', 1) AND s.dataid = split_part(i, '/', 2)
+    WHERE a.attempt = ANY (_lose.lost) AND s.datasetid = split_part(i, '/', 1) AND s.dataid = split_part(i, '/', 2)
         AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid AND s.attempt = a.attempt AND s.status = 'RUNNING';
 END $$;
 
@@ -232,7 +232,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    lost bigint[];
+    orphans bigint[];
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
     -- An expired lease alone is not enough: a session that still holds the run's lock is alive. An earlier incarnation
@@ -244,12 +244,12 @@ BEGIN
     ), free AS MATERIALIZED (
         SELECT e.attempt, pg_try_advisory_xact_lock(dataflow._run_lock(e.jobid, e.dataid)) AS is_free FROM expired e
     )
-    SELECT array_agg(f.attempt) INTO lost FROM free f WHERE f.is_free;
-    IF lost IS NULL THEN
+    SELECT array_agg(f.attempt) INTO orphans FROM free f WHERE f.is_free;
+    IF orphans IS NULL THEN
         RETURN;
     END IF;
-    PERFORM dataflow._lose(lost);
-    RETURN QUERY SELECT a.attempt, a.jobid::text, a.dataid::text, a.daemon::text, a.tag FROM dataflow.attempt a WHERE a.attempt = ANY (lost);
+    PERFORM dataflow._lose(orphans);
+    RETURN QUERY SELECT a.attempt, a.jobid::text, a.dataid::text, a.daemon::text, a.tag FROM dataflow.attempt a WHERE a.attempt = ANY (orphans);
 END $$;
 COMMENT ON FUNCTION dataflow.rescue() IS
     'Takes back the attempts of daemons whose lease has ended and whose session is gone; returns them. Never looks at run time';

@@ -186,6 +186,19 @@ BEGIN
         AND s.datasetid = split_part(input, '/', 1) AND s.dataid = split_part(input, '/', 2)
         AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid;
 
+    -- An attempt that a person failed has not told its other rows; one that finished or was cancelled has.
+    UPDATE dataflow.datastatus s SET status = CASE s.locktype WHEN 'OUT' THEN 'FAILED' ELSE 'ERROR' END, modified = now(),
+        code = CASE s.locktype WHEN 'OUT' THEN c.code END, reason = c.reason
+    FROM unnest(changes) AS c JOIN dataflow.attempt a ON a.attempt = c.attempt AND a.outcome = 'CANCELLED',
+        LATERAL (
+            SELECT o.datasetid::text AS datasetid, a.dataid::text AS dataid, 'OUT' AS locktype FROM dataflow.job_output o WHERE o.jobid = a.jobid
+            UNION ALL
+            SELECT split_part(i, '/', 1), split_part(i, '/', 2), 'IN' FROM jsonb_object_keys(a.inputs) AS i
+        ) AS k
+    WHERE c.locktype = 'OUT' AND c.was = 'RUNNING' AND c.now = 'FAILED'
+        AND s.datasetid = k.datasetid AND s.dataid = k.dataid AND s.locktype = k.locktype AND s.jobid = a.jobid AND s.run = a.dataid
+        AND s.status = 'RUNNING';
+
     UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, reason = c.reason
     FROM unnest(changes) AS c
     JOIN dataflow.job_output o ON o.jobid = c.jobid AND o.datasetid <> c.datasetid
