@@ -15,8 +15,7 @@ CREATE OR REPLACE FUNCTION dataflow._evaluate(jobids text[], dataids text[]) RET
     not_before timestamptz,
     last_attempt bigint,
     out_status text,
-    sortkey text,
-    priority integer
+    sortkey text
 )
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -32,36 +31,54 @@ AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
+    WITH jobs AS MATERIALIZED (
+        -- What is the same for all runs of a job is looked up once.
+        SELECT j.jobid, j.strict_order, j.retired, facts.outputs, facts.ordering, CASE
+            WHEN facts.homeless IS NOT NULL THEN format('dataset %s has neither a location nor a table', facts.homeless)
+            WHEN facts.last_environment <> facts.first_environment
+                THEN format('its datasets belong to different environments: %s and %s', facts.first_environment, facts.last_environment)
+        END AS invalid_path
+        FROM dataflow.job j
+        CROSS JOIN LATERAL (
+            SELECT
+                count(*) FILTER (WHERE used.written) AS outputs,
+                min(d.ordering) FILTER (WHERE used.written) AS ordering,
+                min(d.datasetid::text) FILTER (WHERE d.location IS NULL AND d.tablename IS NULL AND d.format <> 'none'
+                    AND (used.written OR d.calendar IS NULL)) AS homeless,
+                min(d.environment) AS first_environment,
+                max(d.environment) AS last_environment
+            FROM (
+                SELECT i.datasetid, false AS written FROM dataflow.job_input i WHERE i.jobid = j.jobid
+                UNION ALL
+                SELECT o.datasetid, true FROM dataflow.job_output o WHERE o.jobid = j.jobid
+            ) AS used
+            JOIN dataflow.dataset d ON d.datasetid = used.datasetid
+        ) AS facts
+        WHERE j.jobid IN (SELECT DISTINCT named FROM unnest(jobids) AS named)
+    )
     SELECT
         j.jobid::text,
         r.dataid,
         i.not_ready || CASE WHEN i.missing > 1 THEN format(' (and %s more)', i.missing - 1) ELSE '' END,
         CASE
-            WHEN i.chunks IS NULL OR i.chunks = 0 THEN 'the job has no inputs'
+            WHEN i.chunks = 0 THEN 'the job has no inputs'
             WHEN i.unmapped IS NOT NULL THEN format('%s has no input chunk for dataid %s: its mapping does not know such ids', i.unmapped, r.dataid)
-            WHEN j.strict_order AND earlier.dataid IS NOT NULL THEN format('%s comes first: the job keeps strict order', earlier.dataid)
+            WHEN earlier.dataid IS NOT NULL THEN format('%s comes first: the job keeps strict order', earlier.dataid)
         END,
-        CASE
-            WHEN i.homeless IS NOT NULL THEN format('dataset %s has neither a location nor a table', i.homeless)
-            WHEN o.homeless IS NOT NULL THEN format('dataset %s has neither a location nor a table', o.homeless)
-            WHEN greatest(i.last_environment, o.last_environment) <> least(i.first_environment, o.first_environment)
-                THEN format('its datasets belong to different environments: %s and %s',
-                    least(i.first_environment, o.first_environment), greatest(i.last_environment, o.last_environment))
-        END,
+        j.invalid_path,
         CASE WHEN i.unvalidated IS NOT NULL THEN format('%s has arrived, but is not validated', i.unvalidated) END,
         CASE
             WHEN j.retired IS NOT NULL THEN 'the job is retired: its flow no longer declares it'
-            WHEN o.outputs = 0 THEN 'the job has no outputs'
+            WHEN j.outputs = 0 THEN 'the job has no outputs'
             ELSE coalesce(o.locked, i.locked)
         END,
         i.versions,
         o.retry_at,
         o.last_attempt,
         o.status,
-        dataflow._ordered(o.ordering, r.dataid),
-        j.priority
+        dataflow._ordered(j.ordering, r.dataid)
     FROM unnest(jobids, dataids) AS r (jobid, dataid)
-    JOIN dataflow.job j ON j.jobid = r.jobid
+    JOIN jobs j ON j.jobid = r.jobid
     CROSS JOIN LATERAL (
         SELECT
             count(*) AS chunks,
@@ -69,38 +86,36 @@ BEGIN
             min(format('%s/%s %s', q.datasetid, q.dataid, coalesce('is ' || s.status, 'is not there')))
                 FILTER (WHERE s.status IS DISTINCT FROM 'READY' AND q.dataid IS NOT NULL) AS not_ready,
             min(q.datasetid) FILTER (WHERE q.dataid IS NULL) AS unmapped,
-            min(d.datasetid::text) FILTER (WHERE d.location IS NULL AND d.tablename IS NULL AND d.calendar IS NULL AND d.format <> 'none') AS homeless,
-            min(d.environment) AS first_environment,
-            max(d.environment) AS last_environment,
             min(q.datasetid || '/' || q.dataid) FILTER (WHERE NOT s.validated) AS unvalidated,
             min(format('%s/%s is %s', q.datasetid, q.dataid, coalesce(s.status || ': ' || s.reason, s.status)))
                 FILTER (WHERE s.status IN ('HOLD', 'PENDING')) AS locked,
             jsonb_object_agg(q.datasetid || '/' || q.dataid, s.version) FILTER (WHERE s.status = 'READY') AS versions
         FROM dataflow._inputs(r.jobid, r.dataid) AS q
-        JOIN dataflow.dataset d ON d.datasetid = q.datasetid
-        LEFT JOIN dataflow.datastatus s ON s.datasetid = q.datasetid AND s.dataid = q.dataid AND s.locktype = 'OUT'
+        LEFT JOIN LATERAL (
+            SELECT c.status, c.version, c.validated, c.reason FROM dataflow.datastatus c
+            WHERE c.datasetid = q.datasetid AND c.dataid = q.dataid AND c.locktype = 'OUT' OFFSET 0
+        ) AS s ON true
     ) AS i
     CROSS JOIN LATERAL (
         SELECT
-            count(*) AS outputs,
-            min(d.ordering) AS ordering,
-            min(d.datasetid::text) FILTER (WHERE d.location IS NULL AND d.tablename IS NULL AND d.format <> 'none') AS homeless,
-            min(d.environment) AS first_environment,
-            max(d.environment) AS last_environment,
             max(s.status) AS status,
             max(s.attempt) AS last_attempt,
             max(a.retry_at) AS retry_at,
             min(CASE
-                WHEN s.status IN ('HOLD', 'PENDING') THEN format('%s/%s is %s', d.datasetid, r.dataid, coalesce(s.status || ': ' || s.reason, s.status))
-                WHEN s.status = 'RUNNING' THEN format('%s/%s is being written by attempt %s', d.datasetid, r.dataid, s.attempt)
-                WHEN s.status = 'READY' THEN format('%s/%s is published already (version %s); RESUBMIT rewrites it', d.datasetid, r.dataid, s.version)
-                WHEN s.status = 'FAILED' AND a.retry_at IS NULL THEN format('%s/%s has FAILED (%s) and waits for RESUBMIT', d.datasetid, r.dataid, coalesce(s.code, 'no code'))
-                WHEN reader.jobid IS NOT NULL THEN format('%s/%s is being read by job %s', d.datasetid, r.dataid, reader.jobid)
+                WHEN s.status IN ('HOLD', 'PENDING') THEN format('%s/%s is %s', p.datasetid, r.dataid, coalesce(s.status || ': ' || s.reason, s.status))
+                WHEN s.status = 'RUNNING' THEN format('%s/%s is being written by attempt %s', p.datasetid, r.dataid, s.attempt)
+                WHEN s.status = 'READY' THEN format('%s/%s is published already (version %s); RESUBMIT rewrites it', p.datasetid, r.dataid, s.version)
+                WHEN s.status = 'FAILED' AND a.retry_at IS NULL THEN format('%s/%s has FAILED (%s) and waits for RESUBMIT', p.datasetid, r.dataid, coalesce(s.code, 'no code'))
+                WHEN reader.jobid IS NOT NULL THEN format('%s/%s is being read by job %s', p.datasetid, r.dataid, reader.jobid)
             END) AS locked
         FROM dataflow.job_output p
-        JOIN dataflow.dataset d ON d.datasetid = p.datasetid
-        LEFT JOIN dataflow.datastatus s ON s.datasetid = p.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT'
-        LEFT JOIN dataflow.attempt a ON s.status = 'FAILED' AND a.attempt = s.attempt
+        LEFT JOIN LATERAL (
+            SELECT c.status, c.attempt, c.version, c.code, c.reason FROM dataflow.datastatus c
+            WHERE c.datasetid = p.datasetid AND c.dataid = r.dataid AND c.locktype = 'OUT' OFFSET 0
+        ) AS s ON true
+        LEFT JOIN LATERAL (
+            SELECT b.retry_at FROM dataflow.attempt b WHERE s.status = 'FAILED' AND b.attempt = s.attempt OFFSET 0
+        ) AS a ON true
         LEFT JOIN LATERAL (
             SELECT c.jobid FROM dataflow.datastatus c
             WHERE s.status IN ('RESUBMIT', 'FAILED') AND c.datasetid = p.datasetid AND c.dataid = r.dataid
@@ -112,7 +127,7 @@ BEGIN
     LEFT JOIN LATERAL (
         SELECT x.dataid FROM dataflow.open_run x
         WHERE j.strict_order AND x.jobid = r.jobid
-            AND (x.sortkey, x.dataid) < (dataflow._ordered(o.ordering, r.dataid), r.dataid)
+            AND (x.sortkey, x.dataid) < (dataflow._ordered(j.ordering, r.dataid), r.dataid)
         ORDER BY x.sortkey, x.dataid
         LIMIT 1
     ) AS earlier ON true;

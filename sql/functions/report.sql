@@ -38,7 +38,7 @@ BEGIN
     SELECT w.dataid::text, i.datasetid, i.dataid, l.*
     FROM (
         SELECT q.dataid FROM dataflow.work q WHERE q.jobid || '' = next_inputs.jobid AND q.not_before IS NULL
-        ORDER BY q.priority DESC, q.sortkey LIMIT 1
+        ORDER BY q.sortkey LIMIT 1
     ) AS w
     CROSS JOIN LATERAL dataflow.required_inputs(next_inputs.jobid, w.dataid) AS i
     CROSS JOIN LATERAL dataflow.data_location(i.datasetid, i.dataid) AS l;

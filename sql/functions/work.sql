@@ -75,11 +75,11 @@ BEGIN
             coalesce(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) AS reason
         FROM dataflow._evaluate(jobids, dataids) AS e
     ), inserted AS (
-        INSERT INTO dataflow.work AS w (jobid, dataid, sortkey, priority, not_before)
-        SELECT j.jobid, j.dataid, j.sortkey, j.priority, CASE WHEN j.not_before > now() THEN j.not_before END
+        INSERT INTO dataflow.work AS w (jobid, dataid, sortkey, not_before)
+        SELECT j.jobid, j.dataid, j.sortkey, CASE WHEN j.not_before > now() THEN j.not_before END
         FROM judged j WHERE j.code IS NULL
-        ON CONFLICT (jobid, dataid) DO UPDATE SET not_before = excluded.not_before, priority = excluded.priority
-            WHERE w.not_before IS DISTINCT FROM excluded.not_before OR w.priority <> excluded.priority
+        ON CONFLICT (jobid, dataid) DO UPDATE SET not_before = excluded.not_before
+            WHERE w.not_before IS DISTINCT FROM excluded.not_before
         RETURNING w.jobid, w.dataid, w.not_before
     ), gone AS (
         -- A row that somebody else is removing or claiming needs no help.

@@ -33,7 +33,8 @@ CREATE TABLE dataflow.attempt (
     CHECK (outcome IS DISTINCT FROM 'FAILED' OR code IS NOT NULL)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE UNIQUE INDEX attempt_run ON dataflow.attempt (jobid, dataid, number);
-CREATE UNIQUE INDEX attempt_live ON dataflow.attempt (jobid, dataid) INCLUDE (attempt, daemon) WHERE ended IS NULL;
+CREATE UNIQUE INDEX attempt_live ON dataflow.attempt (jobid, dataid) WHERE ended IS NULL;
+CREATE INDEX attempt_running ON dataflow.attempt (attempt) INCLUDE (jobid, daemon) WHERE ended IS NULL;
 CREATE INDEX attempt_stopping ON dataflow.attempt (daemon) WHERE outcome = 'CANCELLED' AND NOT let_go;
 CREATE INDEX attempt_failed ON dataflow.attempt (jobid, ended) WHERE outcome IN ('FAILED', 'LOST', 'CANCELLED');
 COMMENT ON TABLE dataflow.attempt IS 'One try of a run. The row is the claim, the token is the fence';
@@ -130,12 +131,11 @@ CREATE TABLE dataflow.work (
     jobid dataflow.name NOT NULL,
     dataid dataflow.chunkid NOT NULL,
     sortkey text COLLATE "C" NOT NULL,
-    priority integer NOT NULL DEFAULT 0,
     not_before timestamptz,
     enqueued timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (jobid, dataid)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_analyze_scale_factor = 0.05);
-CREATE INDEX work_next ON dataflow.work ((jobid || ''), priority DESC, sortkey) WHERE not_before IS NULL;
+CREATE INDEX work_next ON dataflow.work ((jobid || ''), sortkey) WHERE not_before IS NULL;
 CREATE INDEX work_later ON dataflow.work (not_before) WHERE not_before IS NOT NULL;
 CREATE INDEX work_age ON dataflow.work ((jobid || ''), enqueued);
 COMMENT ON TABLE dataflow.work IS 'Runs that are ready now. Derived: never edited by hand, rebuilt by dataflow.rebuild_work()';
