@@ -43,6 +43,27 @@ def root(
     context.obj = config
 
 
+@app.command("run")
+def run_daemon(
+    context: typer.Context,
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="Process all that is ready, then exit: 0, or 1 if a run failed.")
+    ] = False,
+    engine: Annotated[
+        str, typer.Option(help="spark, process (only command jobs) or noop; default: the setting.")
+    ] = "",
+    name: Annotated[
+        str, typer.Option(help="Name of this daemon; default: the setting, then the host's.")
+    ] = "",
+) -> None:
+    """Run what is ready, until SIGTERM or Ctrl-C. SIGHUP reads flows and settings again."""
+    from dataflowd.launcher import serve
+
+    given = {key: value for key, value in (("engine", engine), ("daemon_name", name)) if value}
+    raise typer.Exit(serve(context.obj, given, once=once))
+
+
 @app.command("config")
 def show_config(
     context: typer.Context,

@@ -55,3 +55,172 @@ SELECT kind, name, action, changed FROM dataflow.apply_flow(%(flow)s, %(prune)s,
 
 -- flow_conflicts: what belongs to another flow, so that this one cannot be applied
 SELECT kind, name, datasetid, what, remedy FROM dataflow.flow_conflicts(%(flow)s, %(prune)s);
+
+-- daemon_register: announce a daemon and start its lease
+SELECT dataflow.register_daemon(%(daemon)s, %(hostname)s, %(pid)s, make_interval(secs => %(lease)s), %(environment)s, %(version)s);
+
+-- daemon_claim: take ready runs
+SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
+FROM dataflow.claim(%(daemon)s, %(incarnation)s, %(want)s);
+
+-- daemon_finish: end attempts, a batch at a time
+SELECT attempt, verdict FROM dataflow.finish(%(results)s);
+
+-- daemon_renew: prolong the lease; NULL: this incarnation is no longer the daemon of that name
+SELECT dataflow.renew_lease(%(daemon)s, %(incarnation)s);
+
+-- daemon_end_session: a session that this daemon lost may live on in the server and hold its locks
+SELECT pg_terminate_backend(a.pid, 5000) FROM dataflow.daemon d JOIN pg_stat_activity a ON a.pid = d.session_pid
+WHERE d.daemon = %(daemon)s AND d.incarnation = %(incarnation)s
+    AND a.pid <> pg_backend_pid() AND a.datname = current_database() AND a.usename = current_user
+    AND a.application_name = current_setting('application_name');
+
+-- daemon_retake: after a lost connection, the attempts that are still this daemon's
+SELECT attempt, token::text, jobid, dataid FROM dataflow.retake(%(daemon)s, %(incarnation)s);
+
+-- daemon_stop: say that nothing runs any more
+SELECT dataflow.stop_daemon(%(daemon)s, %(incarnation)s);
+
+-- daemon_neighbours: daemons of this host that did not stop in order
+SELECT daemon::text, incarnation, pid, extract(epoch FROM started)::double precision FROM dataflow.daemon
+WHERE hostname = %(hostname)s AND stopped IS NULL;
+
+-- daemon_expire: a daemon's process is dead
+SELECT dataflow.expire_daemon(%(daemon)s, %(incarnation)s);
+
+-- daemon_rescue: take back what dead daemons left
+SELECT attempt, jobid, dataid, daemon, tag FROM dataflow.rescue();
+
+-- daemon_cancelled: which attempts are no longer this daemon's
+SELECT dataflow.cancelled(%(daemon)s, %(incarnation)s, %(attempts)s);
+
+-- daemon_started: the code of these attempts runs; false: it should not
+SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid)
+FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[]) AS s (attempt, token);
+
+-- daemon_look: whether work waits now, whether runs have to be judged again, and seconds until a retry is due
+SELECT
+    EXISTS (SELECT FROM dataflow.work WHERE not_before IS NULL),
+    EXISTS (SELECT FROM dataflow.recheck),
+    (SELECT extract(epoch FROM min(not_before) - clock_timestamp())::double precision FROM dataflow.work WHERE not_before IS NOT NULL);
+
+-- daemon_limits: the global limit, this daemon's own, and whether either is paused
+SELECT g.concurrency, d.concurrency, g.paused OR coalesce(d.paused, false)
+FROM dataflow.control g LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || %(daemon)s
+WHERE g.scope = 'global';
+
+-- daemon_tick: make the due periods of calendars READY
+SELECT dataflow.tick();
+
+-- daemon_next_tick: seconds until the next period is due
+SELECT extract(epoch FROM dataflow.next_tick() - clock_timestamp())::double precision;
+
+-- daemon_fold: add up the counters
+SELECT dataflow.fold_counters();
+
+-- daemon_queued: how many runs are queued
+SELECT coalesce(sum(chunks), 0)::bigint FROM dataflow.counter WHERE locktype = 'WORK';
+
+-- daemon_status: each job's runs by status, what is queued, and for how many seconds the oldest has waited
+SELECT jobid, ready, running, failed, resubmit, held, queued, retry_later,
+    coalesce(extract(epoch FROM clock_timestamp() - oldest_queued), 0)::double precision
+FROM dataflow.status();
+
+-- daemon_listen: hear that something changed
+LISTEN dataflow;
+
+-- daemon_echo: a notification to ourselves, to see that notifications arrive
+SELECT pg_notify('dataflow', %(payload)s);
+
+-- status: what needs a hand, daemons, limits and jobs, as one JSON object
+SELECT dataflow.overview(%(jobid)s) AS overview;
+
+-- status_listen: hear of changes; a notice is a hint only
+LISTEN dataflow;
+
+-- chunks: a page of a dataset's chunks
+SELECT * FROM dataflow.chunks(%(datasetid)s, %(statuses)s::text[], %(first)s, %(last)s, %(pattern)s, %(stale)s, %(sort)s, %(descending)s, %(at_most)s);
+
+-- chunk_map: a dataset as lines of one character a chunk
+SELECT * FROM dataflow.chunk_map(%(datasetid)s, %(width)s, %(first)s, %(last)s);
+
+-- runs: recent runs by their last attempt
+SELECT * FROM dataflow.runs(%(jobid)s, %(failed)s, %(since)s::timestamptz, %(at_most)s);
+
+-- attempts: all attempts of one run
+SELECT * FROM dataflow.attempts(%(jobid)s, %(dataid)s);
+
+-- why: the five questions about one run, and what else keeps it
+SELECT * FROM dataflow.why(%(jobid)s, %(dataid)s);
+
+-- blockers: what keeps the runs of a job, most frequent first
+SELECT * FROM dataflow.blockers(%(jobid)s);
+
+-- history: the story of one run
+SELECT * FROM dataflow.history(%(jobid)s, %(dataid)s);
+
+-- resubmit: choose runs and run them again, or only show them
+SELECT * FROM dataflow.resubmit(%(selector)s, %(downstream)s, %(dry_run)s);
+
+-- hold: put an operator's hand on chunks, or only show them
+SELECT * FROM dataflow.hold_chunks(%(selector)s, %(reason)s, %(dry_run)s);
+
+-- release: take the hand off again
+SELECT * FROM dataflow.release_chunks(%(selector)s, %(dry_run)s);
+
+-- cancel: stop running attempts, or only show them
+SELECT * FROM dataflow.cancel_runs(%(selector)s, %(reason)s, %(dry_run)s);
+
+-- pause: stop or start claiming in scopes
+SELECT * FROM dataflow.pause_scopes(%(jobs)s::text[], %(dataset)s, %(daemon)s, %(paused)s);
+
+-- limits: every limit and pause in force
+SELECT * FROM dataflow.limits WHERE %(scope)s::text IS NULL OR scope = %(scope)s ORDER BY scope <> 'global', scope;
+
+-- set_concurrency: attempts at a time in a scope
+SELECT dataflow.set_concurrency(%(scope)s, %(concurrency)s::integer);
+
+-- shed: stop what runs beyond a limit, or only show it
+SELECT * FROM dataflow.shed(%(scope)s, %(dry_run)s);
+
+-- dataid_range: all dataids of A..B
+SELECT dataflow.dataid_range(%(bounds)s) AS dataid;
+
+-- ready: register external chunks
+SELECT dataflow.ready(%(datasetid)s, %(dataids)s::text[], %(validated)s, %(reason)s) AS registered;
+
+-- jobs: what is declared
+SELECT * FROM dataflow.jobs WHERE %(retired)s OR retired IS NULL ORDER BY jobid;
+
+-- datasets: what is declared
+SELECT * FROM dataflow.datasets WHERE %(retired)s OR retired IS NULL ORDER BY datasetid;
+
+-- lineage: what a dataset or chunk is made of, and what is made of it
+SELECT * FROM dataflow.lineage(%(datasetid)s, %(dataid)s);
+
+-- job_stats: all about a job, as one JSON object
+SELECT dataflow.job_stats(%(jobid)s) AS stats;
+
+-- quarantine_list: records that were set aside
+SELECT * FROM dataflow.quarantined(%(jobid)s, %(pattern)s, %(resolved)s, %(at_most)s);
+
+-- quarantine_show: one of them
+SELECT dataflow.quarantine_record(%(jobid)s, %(dataid)s, %(itemid)s) AS record;
+
+-- quarantine_resolve: mark records as dealt with
+SELECT dataflow.resolve(%(jobid)s, %(dataid)s, %(itemids)s::text[], %(resolution)s) AS resolved;
+
+-- delete: forget runs of a job, or only show them
+SELECT * FROM dataflow.delete_runs(%(jobid)s, %(patterns)s::text[], %(dry_run)s, %(at_most)s);
+
+-- prunable: how many events are older
+SELECT dataflow.prunable(%(older_than)s::interval) AS events;
+
+-- prune: delete them
+SELECT dataflow.prune(%(older_than)s::interval) AS events;
+
+-- rebuild: make the queue anew
+SELECT dataflow.rebuild_work() AS queued, dataflow.fold_counters() AS folded;
+
+-- long_timeout: the next statement may take long
+SELECT set_config('statement_timeout', '1h', true);

@@ -1,0 +1,7 @@
+"""The daemon. Start reading at service.py; each other module is one service, with its protocol at the top."""
+
+from __future__ import annotations
+
+from dataflowd.daemon.service import run
+
+__all__ = ["run"]

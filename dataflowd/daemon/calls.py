@@ -1,0 +1,168 @@
+"""The functions of the database that a daemon calls, typed. Each is one transaction; the rules are in sql/functions.
+
+What only the claiming session may call (register, claim, finish, renew, retake, stop) goes through `Claims`; everything
+else through any link.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from uuid import UUID
+
+from psycopg.types.json import Jsonb
+
+from dataflowd import __version__
+from dataflowd.attempt import Attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dataflowd.attempt import Result
+    from dataflowd.daemon.link import Link, Row
+
+NOBODY = UUID(int=0)
+
+Verdict = Literal["accepted", "fenced", "busy"]
+
+
+@dataclass(frozen=True)
+class Look:
+    waiting: bool
+    recheck: bool
+    due: float | None
+
+
+@dataclass(frozen=True)
+class Limits:
+    limit: int
+    paused: bool
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    daemon: str
+    incarnation: UUID
+    pid: int
+    started: float
+
+
+@dataclass
+class Claims:
+    """The session that claims: its locks and the lease belong to one incarnation of one daemon."""
+
+    link: Link
+    daemon: str
+    incarnation: UUID = NOBODY
+
+    @property
+    def _self(self) -> dict[str, object]:
+        return {"daemon": self.daemon, "incarnation": self.incarnation}
+
+    async def register(self, hostname: str, pid: int, lease: float, environment: str) -> None:
+        rows = await self.link.call(
+            "daemon_register",
+            {
+                "daemon": self.daemon,
+                "hostname": hostname,
+                "pid": pid,
+                "lease": lease,
+                "environment": environment,
+                "version": __version__,
+            },
+        )
+        self.incarnation = rows[0][0]
+
+    async def claim(self, want: int) -> list[Attempt]:
+        rows = await self.link.call("daemon_claim", self._self | {"want": want})
+        return [Attempt(*row) for row in rows]
+
+    async def finish(self, results: Sequence[Result]) -> dict[int, Verdict]:
+        documents = Jsonb([result.document() for result in results], dumps=_dumps)
+        return dict(await self.link.call("daemon_finish", {"results": documents}))
+
+    async def renew(self) -> bool:
+        """False: this incarnation is no longer the daemon of that name."""
+        return (await self.link.call("daemon_renew", self._self))[0][0] is not None
+
+    async def retake(self) -> list[Attempt]:
+        """What is still ours, with as much of each attempt as is needed to give it back."""
+        await self.link.call("daemon_end_session", self._self)
+        rows = await self.link.call("daemon_retake", self._self)
+        return [
+            Attempt(attempt, token, jobid, dataid, 0, "", {}, {}, None)
+            for attempt, token, jobid, dataid in rows
+        ]
+
+    async def stop(self) -> None:
+        await self.link.call("daemon_stop", self._self)
+
+
+async def neighbours(link: Link, hostname: str) -> list[Neighbour]:
+    return [Neighbour(*row) for row in await link.call("daemon_neighbours", {"hostname": hostname})]
+
+
+async def expire(link: Link, neighbour: Neighbour) -> None:
+    await link.call("daemon_expire", {"daemon": neighbour.daemon, "incarnation": neighbour.incarnation})
+
+
+async def rescue(link: Link) -> list[Row]:
+    """attempt, jobid, dataid, daemon, tag of each attempt that was lost."""
+    return await link.call("daemon_rescue")
+
+
+async def cancelled(link: Link, claims: Claims, attempts: Iterable[int]) -> list[int]:
+    rows = await link.call(
+        "daemon_cancelled",
+        {"daemon": claims.daemon, "incarnation": claims.incarnation, "attempts": list(attempts)},
+    )
+    return [row[0] for row in rows]
+
+
+async def started(link: Link, attempts: Sequence[Attempt]) -> list[int]:
+    """Tells that the code of these runs; returns those that should not run any more."""
+    rows = await link.call(
+        "daemon_started",
+        {
+            "attempts": [attempt.attempt for attempt in attempts],
+            "tokens": [attempt.token for attempt in attempts],
+        },
+    )
+    return [attempt for attempt, is_ours in rows if not is_ours]
+
+
+async def look(link: Link) -> Look:
+    return Look(*(await link.call("daemon_look"))[0])
+
+
+async def limits(link: Link, daemon: str) -> Limits:
+    every, own, paused = (await link.call("daemon_limits", {"daemon": daemon}))[0]
+    return Limits(every if own is None else min(own, every), paused)
+
+
+async def tick(link: Link) -> int:
+    return int((await link.call("daemon_tick"))[0][0])
+
+
+async def next_tick(link: Link) -> float | None:
+    """Seconds until a calendar's next period is due; None: there is no calendar."""
+    seconds: float | None = (await link.call("daemon_next_tick"))[0][0]
+    return seconds
+
+
+async def fold(link: Link) -> None:
+    await link.call("daemon_fold")
+
+
+async def queued(link: Link) -> int:
+    return int((await link.call("daemon_queued"))[0][0])
+
+
+async def status(link: Link) -> list[Row]:
+    return await link.call("daemon_status")
+
+
+def _dumps(value: object) -> str:
+    """Compact; a NUL, which Postgres cannot store, is shown as what it is."""
+    return json.dumps(value, separators=(",", ":"), default=str).replace("\\u0000", "\\\\x00")

@@ -1,0 +1,147 @@
+"""Tells the database how attempts ended, many in one transaction.
+
+Results gather while the previous batch is being stored, so a busy daemon sends large batches and an idle one sends a
+result at once. For each the database answers: accepted; fenced, then the attempt was no longer ours and what it made is
+dropped; or busy, somebody has its rows locked, and it is offered again a little later. A batch that is refused as a
+whole is sent one by one, so that one bad result cannot hold back others; the bad one is told as a failure. While the
+connection is lost results are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from dataflowd import log
+from dataflowd.attempt import Result
+from dataflowd.daemon.link import LostLinkError, backoff
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dataflowd.daemon.calls import Verdict
+    from dataflowd.daemon.state import Offer, State
+
+BATCH = 1000
+BUSY_SECONDS = 0.02
+BUSY_MOST_SECONDS = 2.0
+ERROR_MOST_SECONDS = 60.0
+# The state of the server, and not of the results, is at fault.
+PASSING = (
+    psycopg.errors.DeadlockDetected,
+    psycopg.errors.SerializationFailure,
+    psycopg.errors.LockNotAvailable,
+    psycopg.errors.QueryCanceled,
+    psycopg.OperationalError,
+)
+
+_log = log.logger(__name__)
+
+
+async def run(state: State) -> None:
+    size = BATCH
+    while True:
+        state.results.clear()
+        now = time.monotonic()
+        batch = [offer for offer in state.offers if offer.due <= now][:size]
+        if not batch:
+            await state.results.wait(_until_due(state, now))
+            continue
+        if not state.claims.link.is_up:
+            await state.results.wait(state.settings.poll)
+            continue
+        size = BATCH if await _tell(state, batch) else max(1, len(batch) // 4)
+
+
+def _until_due(state: State, now: float) -> float | None:
+    first = min((offer.due for offer in state.offers), default=None)
+    return None if first is None else max(0.0, first - now)
+
+
+async def _tell(state: State, batch: Sequence[Offer]) -> bool:
+    """Stores a batch; False: it was too much at once, or the moment was bad."""
+    began = time.perf_counter()
+    try:
+        verdicts = await state.claims.finish([offer.result for offer in batch])
+    except LostLinkError:
+        return True
+    except PASSING as error:
+        _log.warning("finish.postponed", results=len(batch), error=str(error).strip())
+        _postpone(batch, BUSY_MOST_SECONDS)
+        return False
+    except psycopg.Error as error:
+        if len(batch) > 1:
+            for offer in batch:
+                await _tell(state, [offer])
+        else:
+            _refused(batch[0], error)
+        return True
+    state.metrics.finish_seconds.observe(time.perf_counter() - began)
+    _settle(state, batch, verdicts)
+    return True
+
+
+def _settle(state: State, batch: Sequence[Offer], verdicts: dict[int, Verdict]) -> None:
+    settled: set[int] = set()
+    outcomes: Counter[tuple[str, str]] = Counter()
+    for offer in batch:
+        verdict = verdicts[offer.result.attempt]
+        if verdict == "busy":
+            _postpone([offer], BUSY_MOST_SECONDS)
+            continue
+        settled.add(id(offer))
+        running = state.forget(offer.result.attempt)
+        if running is None:
+            continue
+        outcomes[running.attempt.jobid, offer.result.outcome if verdict == "accepted" else "FENCED"] += 1
+        if verdict == "accepted":
+            _remember(state, (running.attempt.jobid, running.attempt.dataid), offer.result)
+        _say(running.attempt.jobid, running.attempt.dataid, offer.result, verdict)
+    state.offers = [offer for offer in state.offers if id(offer) not in settled]
+    state.metrics.ended(outcomes)
+    if settled:
+        state.work.set()
+
+
+def _remember(state: State, run_: tuple[str, str], result: Result) -> None:
+    """What `--once` reports: runs whose last attempt failed."""
+    if result.outcome == "FAILED":
+        state.failed_runs.add(run_)
+    else:
+        state.failed_runs.discard(run_)
+
+
+def _say(jobid: str, dataid: str, result: Result, verdict: Verdict) -> None:
+    told = _log.warning if result.outcome == "FAILED" else _log.info if result.usage else _log.debug
+    told(
+        "attempt.finished" if verdict == "accepted" else "attempt.fenced",
+        job=jobid,
+        dataid=dataid,
+        attempt=result.attempt,
+        outcome=result.outcome,
+        **{key: value for key in ("code", "error") if (value := getattr(result, key))},
+    )
+
+
+def _postpone(offers: Sequence[Offer], most: float) -> None:
+    now = time.monotonic()
+    for offer in offers:
+        offer.due = now + backoff(offer.refusals, first=BUSY_SECONDS, most=most)
+        offer.refusals += 1
+
+
+def _refused(offer: Offer, error: psycopg.Error) -> None:
+    """The database cannot store this result: at least it is told that the attempt has failed."""
+    message = f"the result could not be stored: {error.diag.message_primary or error}"
+    _log.error("finish.refused", attempt=offer.result.attempt, error=message, sqlstate=error.sqlstate)
+    result = offer.result
+    if offer.whole:
+        offer.whole = False
+        offer.result = Result(
+            attempt=result.attempt, token=result.token, outcome="FAILED", code="RESULT_REFUSED", error=message
+        )
+    else:
+        _postpone([offer], ERROR_MOST_SECONDS)

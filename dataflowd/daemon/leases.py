@@ -1,0 +1,163 @@
+"""Keeps the right to what was claimed, and takes over what others lost.
+
+The claiming session is opened here and nowhere else. Its first act is `register`; after it was lost, `retake`: a new
+session takes the locks again, and the answer says which attempts are still ours. Those go on; every other is
+stopped; one that we know nothing of (the answer to its claim was lost) is given back. The lease is renewed three times
+as often as it ends. If no renewal was confirmed until shortly before its end, others may soon take our runs: all
+attempts are stopped, and given back when the database answers again.
+`rescue` returns the runs of dead daemons to the queue, on another session than ours, for a session's own locks do not
+keep it out. A daemon of this host whose process is dead need not be waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import psycopg
+
+from dataflowd import log, supervise
+from dataflowd.attempt import returned
+from dataflowd.daemon import calls, pool
+from dataflowd.daemon.link import LostLinkError, backoff
+
+if TYPE_CHECKING:
+    from dataflowd.daemon.state import State
+
+RENEWALS_PER_LEASE = 3
+MARGIN_SHARE = 1 / 6  # of the lease: what stopping the attempts may take
+RESCUE_SECONDS = 5.0
+FOLD_SECONDS = 20.0
+CLOCK_TOLERANCE_SECONDS = 5.0
+STOPPED_POLL_SECONDS = 0.05
+
+_log = log.logger(__name__)
+
+
+async def start(state: State) -> None:
+    """Before anything else: be the only daemon of this name, and leave nothing to dead ones of this host."""
+    await state.link.open()
+    await expire_dead_neighbours(state)
+    await state.claims.link.open()
+    await _register(state)
+    await rescue(state)
+
+
+async def run(state: State) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(_renew, state)
+        group.start_soon(_guard, state)
+        group.start_soon(_rescue, state)
+
+
+async def expire_dead_neighbours(state: State) -> None:
+    for neighbour in await calls.neighbours(state.link, state.hostname):
+        began = supervise.started_at(neighbour.pid)
+        if (
+            neighbour.pid == os.getpid()
+            or began is None
+            or began > neighbour.started + CLOCK_TOLERANCE_SECONDS
+        ):
+            await calls.expire(state.link, neighbour)
+
+
+async def rescue(state: State) -> None:
+    for attempt, jobid, dataid, daemon, tag in await calls.rescue(state.link):
+        _log.warning("attempt.rescued", job=jobid, dataid=dataid, attempt=attempt, lost_by=daemon, tag=tag)
+
+
+async def _renew(state: State) -> None:
+    failures = 0
+    while True:
+        state.lease.clear()
+        try:
+            if not state.claims.link.is_up:
+                await _restore(state)
+            else:
+                await _prolong(state)
+            failures = 0
+        except (psycopg.Error, LostLinkError, TimeoutError) as error:
+            _log.warning("lease.unproven", error=str(error).strip() or "no answer")
+            await anyio.sleep(backoff(failures, most=state.settings.lease / 10))
+            failures += 1
+            continue
+        await state.lease.wait(state.settings.lease / RENEWALS_PER_LEASE)
+
+
+async def _prolong(state: State) -> None:
+    asked = time.monotonic()
+    if await state.claims.renew():
+        state.lease_proven = asked + state.settings.lease
+    else:
+        await _begin_again(state)
+
+
+async def _restore(state: State) -> None:
+    await state.claims.link.open()
+    asked = time.monotonic()
+    if not await state.claims.renew():
+        await _begin_again(state)
+        return
+    ours = {attempt.attempt: attempt for attempt in await state.claims.retake()}
+    state.lease_proven = asked + state.settings.lease
+    for number, running in list(state.running.items()):
+        if number not in ours:
+            running.stop("its claim was lost with the connection")
+    unknown = [attempt for number, attempt in ours.items() if number not in state.running]
+    for attempt in unknown:
+        state.offer(returned(attempt, "the answer to its claim was lost with the connection"))
+    _log.info("lease.retaken", attempts=len(ours), unknown=len(unknown))
+    state.work.set()
+    state.results.set()
+    state.cancel.set()
+
+
+async def _begin_again(state: State) -> None:
+    """Another process bears our name, or somebody stopped us: whatever we ran is no longer ours.
+
+    The old session keeps its locks until the last attempt has stopped, so that nobody starts a run beside it.
+    """
+    _log.error("lease.lost", attempts=len(state.running))
+    pool.stop_all(state, "the daemon's lease was lost")
+    with anyio.move_on_after(state.settings.lease):
+        while any(not running.ended for running in state.running.values()):  # noqa: ASYNC110 - too rare for an event
+            await anyio.sleep(STOPPED_POLL_SECONDS)
+    await state.claims.link.close()
+    await state.claims.link.open()
+    await _register(state)
+    state.work.set()
+    state.results.set()
+
+
+async def _register(state: State) -> None:
+    asked = time.monotonic()
+    settings = state.settings
+    await state.claims.register(state.hostname, os.getpid(), settings.lease, settings.environment)
+    state.lease_proven = asked + settings.lease
+
+
+async def _guard(state: State) -> None:
+    while True:
+        left = state.lease_proven - state.settings.lease * MARGIN_SHARE - time.monotonic()
+        if left > 0:
+            await anyio.sleep(left)
+            continue
+        if state.running:
+            _log.error("lease.ending", attempts=len(state.running))
+        pool.stop_all(state, "the daemon could not prove its claim before its lease ended")
+        await anyio.sleep(state.settings.lease / RENEWALS_PER_LEASE)
+
+
+async def _rescue(state: State) -> None:
+    folded = time.monotonic()
+    while True:
+        await anyio.sleep(min(RESCUE_SECONDS, state.settings.lease / RENEWALS_PER_LEASE))
+        try:
+            await rescue(state)
+            if time.monotonic() - folded > FOLD_SECONDS:
+                await calls.fold(state.link)
+                folded = time.monotonic()
+        except (psycopg.Error, LostLinkError) as error:
+            _log.warning("rescue.failed", error=str(error).strip() or "no answer")

@@ -1,0 +1,115 @@
+"""A connection to the database that is used by one task at a time and is known to be lost when it is.
+
+Every call is bounded twice: the server ends a statement that takes too long, and the connection stays good; a little
+later the client gives the connection up, for then it is the network that does not answer. Keepalives are set on both
+ends, so that a server does not keep the session (and the locks) of a daemon that it cannot reach. A call that was
+cancelled or timed out leaves the connection in an unknown state, so it is closed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import psycopg
+from psycopg import pq
+
+from dataflowd import db
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from dataflowd.settings import Settings
+
+# The server's answer that its statement timeout has struck needs time to arrive.
+ANSWER_SECONDS = 3.0
+SERVER_KEEPALIVE = (
+    f"-c tcp_keepalives_idle={db.KEEPALIVE_IDLE_SECONDS}"
+    f" -c tcp_keepalives_interval={db.KEEPALIVE_INTERVAL_SECONDS}"
+    f" -c tcp_keepalives_count={db.KEEPALIVE_COUNT}"
+)
+USER_TIMEOUT_MILLISECONDS = 10_000
+
+Row = tuple[Any, ...]
+
+
+class LostLinkError(Exception):
+    """The connection is gone; whether the last call was carried out is not known."""
+
+
+class Link:
+    def __init__(
+        self,
+        settings: Settings,
+        application: str,
+        *,
+        seconds: float,
+        address: Callable[[], str],
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._application = application
+        self._statement_seconds = seconds
+        self._address = address
+        self._on_lost = on_lost
+        self._lock = anyio.Lock(fast_acquire=True)
+        self._connection: psycopg.AsyncConnection[Row] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._connection is not None
+
+    async def open(self) -> None:
+        """Raises what psycopg raises, or TimeoutError."""
+        if self._connection is None:
+            self._connection = await connect(
+                self._settings, self._address(), self._application, seconds=self._statement_seconds
+            )
+
+    async def call(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """The rows of a named query, which is a transaction of its own."""
+        async with self._lock:
+            connection = self._connection
+            if connection is None:
+                raise LostLinkError
+            try:
+                with anyio.fail_after(self._statement_seconds + ANSWER_SECONDS):
+                    cursor = await connection.execute(db.query(name), parameters)
+                    return await cursor.fetchall() if cursor.description else []
+            except (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError) as error:
+                if is_good(connection):
+                    raise
+                raise LostLinkError(str(error) or type(error).__name__) from error
+            finally:
+                if not is_good(connection):
+                    await self.close()
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.pgconn.finish()
+            await connection.close()
+            self._on_lost()
+
+
+def is_good(connection: psycopg.AsyncConnection[Any]) -> bool:
+    return connection.pgconn.status == pq.ConnStatus.OK and (
+        connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+    )
+
+
+async def connect(
+    settings: Settings, address: str, application: str, *, seconds: float
+) -> psycopg.AsyncConnection[Row]:
+    parameters = db.parameters(address, settings, application)
+    options = f"{parameters['options']} {SERVER_KEEPALIVE} -c statement_timeout={int(seconds * 1000)}"
+    parameters |= {"options": options, "tcp_user_timeout": USER_TIMEOUT_MILLISECONDS}
+    with anyio.fail_after(settings.connect_timeout + ANSWER_SECONDS):
+        return await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
+
+
+def backoff(failures: int, *, first: float = 0.1, most: float = 5.0) -> float:
+    """Doubles up to a cap, spread by half, so that many daemons do not return in the same moment."""
+    spread = 0.5 + (time.monotonic_ns() % 1000) / 1000
+    return min(most, first * float(1 << min(failures, 30))) * spread

@@ -1,0 +1,95 @@
+"""Hears notifications on a connection of its own. A notification is a hint: it says look, never what to do.
+
+Channel `dataflow` carries `work`, `control` and `cancel`; each sets the flag of the service concerned. Whatever was said
+while nobody listened is made up for by setting all flags after every (re)connect. A socket may be half open, and a
+pooler may swallow LISTEN: every few seconds the listener notifies itself and expects to hear it. No answer at all
+within bounds means that the connection is dead, and another is made, with capped backoff; an answer but no echo means
+that notifications do not arrive here, and the daemon is on polling, which it says in its log and in /health.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import psycopg
+
+from dataflowd import db, log
+from dataflowd.daemon import link as links
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dataflowd.daemon.state import ListenerState, State
+
+# A dead socket is found within ECHO_EVERY + ANSWER seconds, which is less than the 15 that are promised.
+ECHO_EVERY_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
+ECHO = "echo "
+
+_log = log.logger(__name__)
+
+
+async def run(state: State, address: Callable[[], str]) -> None:
+    failures = 0
+    while True:
+        try:
+            connection = await links.connect(
+                state.settings, address(), f"dataflowd {state.name} listener", seconds=ANSWER_SECONDS
+            )
+            try:
+                failures = 0
+                await _listen(state, connection)
+            finally:
+                connection.pgconn.finish()
+                await connection.close()
+        except (psycopg.Error, TimeoutError) as error:
+            _say(state, "connecting", error=str(error).strip() or "no answer")
+            await anyio.sleep(links.backoff(failures))
+            failures += 1
+
+
+async def _listen(state: State, connection: psycopg.AsyncConnection[links.Row]) -> None:
+    own = f"{ECHO}{state.claims.incarnation}"
+    with anyio.fail_after(ANSWER_SECONDS):
+        await connection.execute(db.query("daemon_listen"))
+    wake_all(state)
+    while True:
+        with anyio.fail_after(ANSWER_SECONDS):
+            await connection.execute(db.query("daemon_echo"), {"payload": own})
+        asked, heard = time.monotonic(), False
+        while (left := asked + ECHO_EVERY_SECONDS - time.monotonic()) > 0:
+            async for notice in connection.notifies(timeout=left, stop_after=1):
+                if notice.payload == own:
+                    heard = True
+                    _say(state, "listening")
+                else:
+                    wake(state, notice.payload)
+        if not heard:
+            _say(state, "polling", poll=state.settings.poll)
+
+
+def wake(state: State, payload: str) -> None:
+    match payload:
+        case "work":
+            state.work.set()
+        case "control":
+            state.control.set()
+        case "cancel":
+            state.cancel.set()
+
+
+def wake_all(state: State) -> None:
+    for flag in (state.work, state.control, state.cancel):
+        flag.set()
+
+
+def _say(state: State, now: ListenerState, **details: object) -> None:
+    if state.listener == now:
+        return
+    state.listener = now
+    if now == "listening":
+        _log.info("listener.listening")
+    else:
+        _log.warning(f"listener.{now}", **details)

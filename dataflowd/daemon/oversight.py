@@ -1,0 +1,73 @@
+"""Keeps running attempts and their rows in step.
+
+When a notification says that something was cancelled, and at every poll, the database is asked which of our attempts
+are no longer ours; those are stopped, and then reported as stopped, which lets their runs go. An attempt that has run for
+a moment is reported as started; shorter ones say so in their result.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from dataflowd import log
+from dataflowd.daemon import calls
+from dataflowd.daemon.link import LostLinkError
+
+if TYPE_CHECKING:
+    from dataflowd.daemon.state import State
+
+EVERY_SECONDS = 1.0
+
+_log = log.logger(__name__)
+
+
+async def run(state: State) -> None:
+    asked = time.monotonic()
+    while True:
+        was_told = await state.cancel.wait(EVERY_SECONDS)
+        state.cancel.clear()
+        try:
+            await _tell_started(state)
+            if was_told or time.monotonic() - asked > state.poll_seconds:
+                await _stop_cancelled(state)
+                asked = time.monotonic()
+        except (psycopg.Error, LostLinkError):
+            # Whoever keeps the link says what is wrong with it.
+            if was_told:
+                state.cancel.set()
+            await state.shutdown.wait(EVERY_SECONDS)
+
+
+async def _stop_cancelled(state: State) -> None:
+    numbers = [number for number, running in state.running.items() if not running.ended]
+    if not numbers:
+        return
+    for number in await calls.cancelled(state.link, state.claims, numbers):
+        running = state.running.get(number)
+        if running is not None and not running.ended:
+            _log.info(
+                "attempt.cancelled", job=running.attempt.jobid, dataid=running.attempt.dataid, attempt=number
+            )
+            running.stop("it was cancelled")
+
+
+async def _tell_started(state: State) -> None:
+    now = time.monotonic()
+    begun = [
+        running
+        for running in state.running.values()
+        if not running.start_told
+        and not running.ended
+        and running.started_at is not None
+        and now - running.started_at > EVERY_SECONDS / 2
+    ]
+    if not begun:
+        return
+    for number in await calls.started(state.link, [running.attempt for running in begun]):
+        if number in state.running:
+            state.running[number].stop("it is no longer ours")
+    for running in begun:
+        running.start_told = True

@@ -1,0 +1,79 @@
+"""Executes claimed attempts, each in a task of its own, and turns every way of ending into a Result.
+
+How many there may be is the claim's business: whatever was claimed is started at once. An attempt ends by itself,
+by its time limit (FAILED, TIMEOUT), or because its scope is cancelled (RETURNED): the operator cancelled it, the
+daemon stops, or the claim could not be proven in time. The engine has stopped the work by then, so that the result
+may say so. An engine that needs no waiting is spared the task: thousands of such attempts end in one turn.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import anyio
+
+from dataflowd import log
+from dataflowd.attempt import failed, returned
+from dataflowd.daemon.state import Running
+from dataflowd.engine import InstantEngine
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dataflowd.attempt import Attempt, Result
+    from dataflowd.daemon.state import State
+
+_log = log.logger(__name__)
+
+
+def start(state: State, attempts: Sequence[Attempt]) -> None:
+    now = time.monotonic()
+    instant = state.engine if isinstance(state.engine, InstantEngine) else None
+    for attempt in attempts:
+        running = Running(attempt, claimed=now)
+        state.running[attempt.attempt] = running
+        result = instant.run_now(attempt) if instant else None
+        if result is None:
+            state.tasks.start_soon(_run, state, running)
+        else:
+            state.offer(result)
+
+
+def stop_all(state: State, reason: str) -> None:
+    for running in list(state.running.values()):
+        running.stop(reason)
+
+
+async def _run(state: State, running: Running) -> None:
+    attempt = running.attempt
+    with log.context(job=attempt.jobid, dataid=attempt.dataid, attempt=attempt.attempt):
+        result = await _result(state, running)
+        if running.started and result.started is None:
+            result = replace(result, started=running.started)
+        state.offer(result)
+
+
+async def _result(state: State, running: Running) -> Result:
+    attempt = running.attempt
+
+    def on_start() -> None:
+        running.started = datetime.now(UTC).isoformat()
+        running.started_at = time.monotonic()
+        state.metrics.start_seconds.observe(running.started_at - running.claimed)
+        _log.info("attempt.started", number=attempt.number)
+
+    with anyio.CancelScope() as running.scope, anyio.move_on_after(attempt.timeout) as limit:
+        # It may have been stopped between its claim and now.
+        if running.stop_reason is not None:
+            return returned(attempt, running.stop_reason)
+        try:
+            return await state.engine.run(attempt, on_start)
+        except Exception as error:  # noqa: BLE001 - whatever an engine does wrong, the attempt has to end
+            _log.exception("engine.failed")
+            return failed(attempt, "ENGINE_FAILED", f"{type(error).__name__}: {error}")
+    if limit.cancelled_caught:
+        return failed(attempt, "TIMEOUT", f"it ran longer than {attempt.timeout:g} s and was stopped")
+    return returned(attempt, running.stop_reason or "stopped")

@@ -1,0 +1,83 @@
+"""Claims what fits, as soon as it may.
+
+One turn: clear the flag, then claim as many runs as there are free places, again and again until nothing comes; so a
+notification that arrives during the claim causes another turn, and none is lost. The limits that count are read inside
+the claim; the daemon's own arithmetic only says how much to ask for. Between turns it sleeps until it is woken, until a
+retry is due, or until the poll. Runs that could not be taken although they wait (somebody holds a row, another daemon
+has the last place) are looked at again soon, and ever later while that does not change.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from dataflowd import db, log
+from dataflowd.daemon import calls, pool
+from dataflowd.daemon.link import LostLinkError, backoff
+
+if TYPE_CHECKING:
+    from dataflowd.daemon.state import State
+
+CLAIM_AT_MOST = 1000
+AFTER_ERROR_SECONDS = 0.2
+ONCE_PATIENCE = 6  # fruitless turns, each twice as late as the one before
+
+_log = log.logger(__name__)
+
+
+async def run(state: State) -> None:
+    fruitless = 0
+    while True:
+        state.work.clear()
+        claimed, seconds = await _turn(state, fruitless)
+        state.turns += 1
+        state.turned.set()
+        is_news = claimed > 0 or await state.work.wait(seconds)
+        fruitless = 0 if is_news else fruitless + 1
+
+
+async def _turn(state: State, fruitless: int) -> tuple[int, float]:
+    """How many runs were claimed, and how long to sleep if none was."""
+    if not state.claims.link.is_up:
+        return 0, state.poll_seconds
+    try:
+        claimed = await _claim(state) if state.places else 0
+        return claimed, 0 if claimed else await _pause(state, fruitless)
+    except LostLinkError:
+        return 0, state.poll_seconds
+    except psycopg.Error as error:
+        if error.sqlstate == db.SQLSTATE_REFUSED:
+            state.lease.set()
+        _log.warning("claim.failed", error=str(error).strip(), sqlstate=error.sqlstate)
+        return 0, AFTER_ERROR_SECONDS
+
+
+async def _claim(state: State) -> int:
+    began = time.perf_counter()
+    attempts = await state.claims.claim(min(CLAIM_AT_MOST, state.places))
+    state.metrics.claim_seconds.observe(time.perf_counter() - began)
+    pool.start(state, attempts)
+    return len(attempts)
+
+
+async def _pause(state: State, fruitless: int) -> float:
+    poll = state.poll_seconds
+    if state.draining:
+        return poll
+    if not state.places:
+        _end_if_once(state, fruitless, is_over=state.paused or not state.limit)
+        return poll
+    seen = await calls.look(state.claims.link)
+    _end_if_once(state, fruitless, is_over=not seen.waiting and not seen.recheck)
+    if seen.waiting or seen.recheck:
+        return min(poll, backoff(fruitless, most=poll))
+    return poll if seen.due is None else min(poll, max(0.0, seen.due))
+
+
+def _end_if_once(state: State, fruitless: int, *, is_over: bool) -> None:
+    """With --once the daemon stops when nothing runs and nothing more is ready."""
+    if state.once and not state.running and (is_over or fruitless >= ONCE_PATIENCE):
+        state.stop("everything that was ready has been processed")

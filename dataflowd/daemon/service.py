@@ -1,0 +1,246 @@
+"""The daemon: one task group of services around one state, from registration to farewell.
+
+Every service is a module with `async def run`. None is expected to end; one that does, or raises, stops the daemon,
+which then says why and exits with that error's status. Attempts live in a task group around the services', so that
+they can end, or be stopped, while the services still tell the database.
+
+Stopping: nothing more is claimed; attempts may end for `drain_timeout`; then they are stopped and given back, which
+spends no try; the last results are told; the daemon says farewell. A second signal skips the waiting. Whatever
+the database does, the end comes: what could not be told is rescued by others.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import anyio
+import psycopg
+
+from dataflowd import db, log
+from dataflowd.daemon import (
+    calendar,
+    calls,
+    control,
+    finisher,
+    leases,
+    listener,
+    oversight,
+    pool,
+    scheduler,
+    systemd,
+)
+from dataflowd.daemon.link import Link, LostLinkError
+from dataflowd.daemon.state import State
+from dataflowd.errors import EXIT, DatabaseUnreachableError, DataflowError
+from dataflowd.http import server
+from dataflowd.http.metrics import Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from dataflowd.engine import Engine
+    from dataflowd.settings import Settings
+
+STATEMENT_SHARE = 1 / 4  # of the lease: a call that takes longer leaves no time to react
+DRAIN_SAY_SECONDS = 5.0
+STOP_SECONDS = 30.0  # for stopped attempts to be gone and told
+FAREWELL_SECONDS = 5.0
+SHOWN = 10
+
+_log = log.logger(__name__)
+
+
+async def run(
+    settings: Settings, engine: Engine, *, once: bool = False, reload: Callable[[], Settings] | None = None
+) -> int:
+    """Runs until it is told to stop, or with `once` until nothing is ready; returns the exit status."""
+    name = settings.effective_daemon_name
+    with log.context(daemon=name):
+        async with anyio.create_task_group() as tasks:
+            state = _state(settings, name, engine, tasks, once=once)
+            try:
+                await _register(state)
+                async with anyio.create_task_group() as services:
+                    await _serve(state, services, reload)
+                    services.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await _farewell(state)
+        return _exit_status(state)
+
+
+def _state(settings: Settings, name: str, engine: Engine, tasks: anyio.abc.TaskGroup, *, once: bool) -> State:
+    def address() -> str:
+        return db.dsn(settings)
+
+    def claims_lost() -> None:
+        state.lease.set()
+
+    def link_lost() -> None:
+        state.control.set()
+
+    seconds = min(float(settings.statement_timeout), settings.lease * STATEMENT_SHARE)
+    claims = Link(settings, f"dataflowd {name}", seconds=seconds, address=address, on_lost=claims_lost)
+    link = Link(
+        settings,
+        f"dataflowd {name} services",
+        seconds=settings.statement_timeout,
+        address=address,
+        on_lost=link_lost,
+    )
+    state = State(
+        settings=settings,
+        name=name,
+        hostname=socket.gethostname(),
+        engine=engine,
+        claims=calls.Claims(claims, name),
+        link=link,
+        metrics=Metrics(),
+        tasks=tasks,
+        once=once,
+    )
+    return state
+
+
+async def _register(state: State) -> None:
+    """The first contact may fail, and then says so at once: nothing runs yet that would have to be kept."""
+    try:
+        await leases.start(state)
+        await control.read(state)
+        if state.once:
+            await calls.tick(state.link)
+    except (LostLinkError, TimeoutError) as error:
+        raise DatabaseUnreachableError(
+            f"the database does not answer: {error}", "`dataflowctl doctor` tries each part"
+        ) from error
+    except psycopg.Error as error:
+        raise db.translate(error) from error
+
+
+async def _serve(state: State, services: anyio.abc.TaskGroup, reload: Callable[[], Settings] | None) -> None:
+    def address() -> str:
+        return db.dsn(state.settings)
+
+    def start(name: str, service: Callable[[], Awaitable[None]]) -> None:
+        services.start_soon(_watched, state, name, service)
+
+    start("leases", lambda: leases.run(state))
+    start("listener", lambda: listener.run(state, address))
+    start("control", lambda: control.run(state))
+    start("oversight", lambda: oversight.run(state))
+    start("calendar", lambda: calendar.run(state))
+    start("finisher", lambda: finisher.run(state))
+    start("scheduler", lambda: scheduler.run(state))
+    start("systemd", lambda: systemd.run(state))
+    start("signals", lambda: _signals(state, reload))
+    if state.settings.http_port and not state.once:
+        start("http", lambda: server.run(state))
+    _log.info("daemon.started", limit=state.limit, paused=state.paused)
+    systemd.notify(READY=1, STATUS=systemd.status(state))
+    await state.shutdown.wait()
+    systemd.notify(STOPPING=1, STATUS=f"stopping: {state.shutdown_reason}")
+    _log.info("daemon.stopping", reason=state.shutdown_reason, running=len(state.running))
+    await _drain(state)
+
+
+async def _watched(state: State, name: str, service: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await service()
+        raise RuntimeError(f"the service {name} has ended")  # noqa: TRY301 - an end is as bad as an error
+    except Exception as error:  # noqa: BLE001 - whatever it is, the daemon stops in order
+        _log.exception("service.died", service=name)
+        state.died = state.died or (name, error)
+        state.hurry.set()
+        state.stop(f"the service {name} died: {error}")
+
+
+async def _signals(state: State, reload: Callable[[], Settings] | None) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
+        async for number in received:
+            if number == signal.SIGHUP:
+                await _reload(state, reload)
+            elif state.shutdown.is_set():
+                state.hurry.set()
+            else:
+                state.stop(f"{signal.Signals(number).name} was received")
+
+
+async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
+    systemd.notify_reloading()
+    try:
+        if reload is not None:
+            state.settings = reload()
+        await state.engine.reload()
+    except DataflowError as error:
+        _log.error("daemon.reload_failed", error=error.message, remedy=error.remedy)
+    else:
+        _log.info("daemon.reloaded")
+    listener.wake_all(state)
+    systemd.notify(READY=1, STATUS=systemd.status(state))
+
+
+async def _drain(state: State) -> None:
+    state.draining = True
+    with anyio.move_on_after(state.settings.drain_timeout):
+        async with anyio.create_task_group() as group:
+            group.start_soon(_say_what_is_left, state)
+            await _until_empty_or_hurry(state)
+            group.cancel_scope.cancel()
+    pool.stop_all(state, f"the daemon stopped: {state.shutdown_reason}")
+    with anyio.move_on_after(STOP_SECONDS):
+        await _until_empty(state)
+
+
+async def _say_what_is_left(state: State) -> None:
+    while state.running:
+        left = [f"{running.attempt.jobid}/{running.attempt.dataid}" for running in state.running.values()]
+        _log.info(
+            "drain.waiting",
+            running=len(left),
+            runs=left[:SHOWN],
+            seconds=state.settings.drain_timeout,
+            hint="a second SIGTERM or Ctrl-C stops them and gives them back",
+        )
+        await anyio.sleep(DRAIN_SAY_SECONDS)
+
+
+async def _until_empty_or_hurry(state: State) -> None:
+    async with anyio.create_task_group() as group:
+
+        async def hurry() -> None:
+            await state.hurry.wait()
+            group.cancel_scope.cancel()
+
+        group.start_soon(hurry)
+        await _until_empty(state)
+        group.cancel_scope.cancel()
+
+
+async def _until_empty(state: State) -> None:
+    while state.running:
+        state.emptied.clear()
+        await state.emptied.wait()
+
+
+async def _farewell(state: State) -> None:
+    """Nothing runs any more; what the database was not told, others will find out."""
+    pool.stop_all(state, "the daemon stopped")
+    await state.engine.close()
+    with anyio.move_on_after(FAREWELL_SECONDS):
+        try:
+            if state.claims.link.is_up:
+                await state.claims.stop()
+        except (psycopg.Error, LostLinkError) as error:
+            _log.warning("daemon.farewell_failed", error=str(error).strip())
+    await state.claims.link.close()
+    await state.link.close()
+    _log.info("daemon.stopped", reason=state.shutdown_reason, untold=len(state.running))
+
+
+def _exit_status(state: State) -> int:
+    if state.died is not None:
+        _, error = state.died
+        return error.exit_code if isinstance(error, DataflowError) else EXIT["INTERNAL"]
+    return EXIT["FAILED"] if state.once and state.failed_runs else EXIT["OK"]

@@ -1,0 +1,125 @@
+"""What the services of one daemon share. They talk through it and through nothing else.
+
+Only the event loop's thread touches it, and nothing here awaits: between two awaits of a service the state is
+consistent. `running` holds every attempt that the database counts as ours, from the claim until finish has accepted
+it or said that it is fenced; its length is what the limit bounds.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from dataflowd.daemon.wake import Wake
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import anyio
+    from anyio.abc import TaskGroup
+
+    from dataflowd.attempt import Attempt, Result
+    from dataflowd.daemon.calls import Claims
+    from dataflowd.daemon.link import Link
+    from dataflowd.engine import Engine
+    from dataflowd.http.metrics import Metrics
+    from dataflowd.settings import Settings
+
+ListenerState = Literal["connecting", "listening", "polling"]
+JITTER = 0.2
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    attempt: Attempt
+    scope: anyio.CancelScope | None = None
+    claimed: float = field(default_factory=time.monotonic)
+    started: str | None = None
+    started_at: float | None = None
+    start_told: bool = False
+    stop_reason: str | None = None
+    ended: bool = False  # its result is on its way to the database
+
+    def stop(self, reason: str) -> None:
+        """Cancels its task; once is enough, and an ended attempt needs none."""
+        if not self.ended and self.stop_reason is None:
+            self.stop_reason = reason
+            if self.scope is not None:
+                self.scope.cancel()
+
+
+@dataclass(slots=True, eq=False)
+class Offer:
+    """A result that the database has not taken yet."""
+
+    result: Result
+    refusals: int = 0
+    due: float = 0.0
+    whole: bool = True  # False: its details were refused, only the failure is told
+
+
+@dataclass(eq=False)
+class State:
+    settings: Settings
+    name: str
+    hostname: str
+    engine: Engine
+    claims: Claims
+    link: Link
+    metrics: Metrics
+    tasks: TaskGroup
+    once: bool = False
+
+    running: dict[int, Running] = field(default_factory=dict)
+    offers: list[Offer] = field(default_factory=list)
+    failed_runs: set[tuple[str, str]] = field(default_factory=set)
+
+    limit: int = 0
+    paused: bool = False
+    draining: bool = False
+    listener: ListenerState = "connecting"
+    lease_proven: float = 0.0  # until when (monotonic) the claims stand without asking
+    turns: int = 0
+    queued: int = 0
+
+    work: Wake = field(default_factory=Wake)  # scheduler: look for work
+    results: Wake = field(default_factory=Wake)  # finisher: results to tell
+    control: Wake = field(default_factory=Wake)  # control: limits changed
+    cancel: Wake = field(default_factory=Wake)  # oversight: attempts were cancelled
+    lease: Wake = field(default_factory=Wake)  # leases: renew, or connect again
+    turned: Wake = field(default_factory=Wake)  # watchdog: the scheduler has made a turn
+    emptied: Wake = field(default_factory=Wake)  # drain: nothing runs any more
+    shutdown: Wake = field(default_factory=Wake)  # service: stop the daemon
+    hurry: Wake = field(default_factory=Wake)  # service: stop without waiting for attempts
+    shutdown_reason: str = ""
+    died: tuple[str, Exception] | None = None
+    reload: Callable[[], None] = lambda: None
+
+    @property
+    def places(self) -> int:
+        return 0 if self.paused or self.draining else max(0, self.limit - len(self.running))
+
+    @property
+    def poll_seconds(self) -> float:
+        return self.settings.poll * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
+
+    def offer(self, result: Result) -> None:
+        running = self.running.get(result.attempt)
+        if running is not None:
+            running.ended = True
+        self.offers.append(Offer(result))
+        self.results.set()
+
+    def forget(self, attempt: int) -> Running | None:
+        """The database has ended the attempt: its place is free."""
+        running = self.running.pop(attempt, None)
+        if not self.running:
+            self.emptied.set()
+        return running
+
+    def stop(self, reason: str) -> None:
+        if not self.shutdown.is_set():
+            self.shutdown_reason = reason
+            self.shutdown.set()

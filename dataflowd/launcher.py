@@ -1,0 +1,69 @@
+"""From the command line to a running daemon: settings, flows, engine, the schema's version, then the event loop."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+from pydantic import ValidationError
+
+from dataflowd import daemon, db, log, migrate, settings
+from dataflowd.declared import Declared
+from dataflowd.engine.command import command_engine
+from dataflowd.engine.noop import NoopEngine
+from dataflowd.errors import InvalidSettingsError, SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from dataflowd.engine import Engine
+    from dataflowd.settings import Settings
+
+
+def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
+    """Runs the daemon in the foreground; returns its exit status."""
+    current = _settings(config, given)
+    log.configure(current)
+    declared = Declared(current)
+    _check_schema(current)
+
+    def reload() -> Settings:
+        fresh = _settings(config, given)
+        declared.load(fresh)
+        log.configure(fresh)
+        return fresh
+
+    return anyio.run(partial(daemon.run, current, create(current, declared), once=once, reload=reload))
+
+
+def create(current: Settings, declared: Declared) -> Engine:
+    match current.engine:
+        case "noop":
+            return NoopEngine()
+        case "process":
+            return command_engine(current, declared)
+        case "spark":
+            raise InvalidSettingsError("there is no engine for Spark yet", "use --engine process or noop")
+
+
+def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:
+    """What the command line gives outranks everything."""
+    current = settings.load(config).settings
+    try:
+        for name, value in given.items():
+            settings.Settings.__pydantic_validator__.validate_assignment(current, name, value)
+    except ValidationError as error:
+        wrong = "; ".join(f"--{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False))
+        raise InvalidSettingsError(wrong, "run `dataflowd run --help`") from None
+    return current
+
+
+def _check_schema(current: Settings) -> None:
+    with db.connect(current, "dataflowd") as connection:
+        if not migrate.drift(connection).is_current:
+            raise SchemaMismatchError(
+                "the database's schema is not the one that this program was made for",
+                "run `dataflowctl init`, or upgrade dataflowd on this host",
+            )
