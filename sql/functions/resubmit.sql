@@ -74,20 +74,34 @@ DECLARE
     depths integer[];
 BEGIN
     WITH RECURSIVE chosen AS (
-        SELECT r.jobid, r.dataid, 0 AS depth FROM dataflow.select_runs(selector) AS r
+        SELECT r.jobid, r.dataid FROM dataflow.select_runs(selector) AS r
         WHERE r.status IN ('FAILED', 'READY', 'RUNNING', 'RESUBMIT')
         UNION
-        SELECT a.jobid, a.dataid, c.depth + 1
+        SELECT a.jobid, a.dataid
         FROM chosen c
         JOIN dataflow.job_output o ON o.jobid = c.jobid
         CROSS JOIN LATERAL dataflow.affected_runs(o.datasetid, c.dataid) AS a
-        WHERE downstream AND c.depth < 100 AND EXISTS (
+        WHERE downstream AND EXISTS (
             SELECT FROM dataflow.job_output p JOIN dataflow.datastatus s ON s.datasetid = p.datasetid AND s.dataid = a.dataid AND s.locktype = 'OUT'
             WHERE p.jobid = a.jobid)
+    ), jobs AS MATERIALIZED (
+        SELECT DISTINCT c.jobid FROM chosen c
+    ), edges AS MATERIALIZED (
+        SELECT DISTINCT o.jobid AS producer, i.jobid AS consumer
+        FROM dataflow.job_output o JOIN dataflow.job_input i ON i.datasetid = o.datasetid AND i.jobid <> o.jobid
+        WHERE o.jobid IN (SELECT j.jobid FROM jobs j) AND i.jobid IN (SELECT j.jobid FROM jobs j)
+    ), levels AS (
+        -- Depth is a matter of jobs; a job that continues its own output goes through it in the order of its dataids. No
+        -- chain is longer than there are jobs, unless they run in a circle.
+        SELECT j.jobid::text COLLATE "C" AS jobid, 0 AS level FROM jobs j
+        UNION
+        SELECT e.consumer::text COLLATE "C", l.level + 1 FROM levels l JOIN edges e ON e.producer = l.jobid
+        WHERE l.level < (SELECT count(*) FROM jobs)
     ), deepest AS (
-        SELECT c.jobid, c.dataid, max(c.depth) AS depth FROM chosen c GROUP BY c.jobid, c.dataid
+        SELECT l.jobid, max(l.level) AS depth FROM levels l GROUP BY l.jobid
     )
-    SELECT array_agg(d.jobid), array_agg(d.dataid), array_agg(d.depth) INTO chosen_jobs, chosen_dataids, depths FROM deepest d;
+    SELECT array_agg(c.jobid), array_agg(c.dataid), array_agg(d.depth) INTO chosen_jobs, chosen_dataids, depths
+    FROM chosen c JOIN deepest d ON d.jobid = c.jobid;
 
     RETURN QUERY
     SELECT r.depth, r.jobid, r.dataid, max(s.status), max(s.code)
