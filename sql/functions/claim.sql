@@ -194,7 +194,8 @@ DECLARE
 BEGIN
     IF last_cost > cheap AND began < next_look THEN
         SELECT n.jobids, n.dataids INTO jobids, dataids FROM dataflow._look(_next_work.daemon, _next_work.environment, want, false) AS n;
-        IF cardinality(jobids) >= want OR last_cost > bearable THEN
+        -- Nothing found is not bearable at any cost: nobody would look again before something else happens.
+        IF cardinality(jobids) >= want OR (cardinality(jobids) > 0 AND last_cost > bearable) THEN
             RETURN;
         END IF;
     END IF;
