@@ -384,3 +384,21 @@ def test_a_daemon_without_a_lease_in_this_session_claims_nothing(world: World) -
         world.do(stranger, daemon.name, daemon.incarnation)
     assert refused.value.sqlstate == "DF409"
     assert refused.value.diag.message_hint
+
+
+def test_a_claim_that_does_not_look_at_the_whole_queue_still_finds_what_came_in_behind_it(world: World) -> None:
+    world.job("count", "raw", "clean")
+    world.ready("raw", *DAYS[10:])
+    daemon = world.daemon()
+    daemon.claim(5)
+    world.ready("raw", *DAYS[:10])
+    # as if the last look had been dear
+    daemon.connection.execute(
+        "SELECT set_config('dataflow.look_cost', '1 second', false),"
+        " set_config('dataflow.next_look', (now() + interval '1 hour')::text, false)"
+    )
+    claim = "SELECT dataid FROM dataflow.claim(%s, %s, 100)"
+    found = daemon.connection.execute(claim, [daemon.name, daemon.incarnation]).fetchall()
+    assert [dataid for [dataid] in found] == DAYS[15:]
+    found = daemon.connection.execute(claim, [daemon.name, daemon.incarnation]).fetchall()
+    assert [dataid for [dataid] in found] == DAYS[:10]
