@@ -71,12 +71,13 @@ def reachable_directory() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[Server]:
+@contextmanager
+def running_server(settings: Mapping[str, str]) -> Iterator[Server]:
+    """A server of one's own with these settings; nothing of it stays."""
     with reachable_directory() as data_dir:
         try:
             with psycopg.connect(postgres.ensure_running(data_dir), autocommit=True) as connection:
-                for name, value in TEST_SERVER_SETTINGS.items():
+                for name, value in settings.items():
                     connection.execute(
                         sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), value)
                     )
@@ -84,6 +85,12 @@ def server() -> Iterator[Server]:
             yield Server(data_dir, postgres.ensure_running(data_dir))
         finally:
             postgres.stop(data_dir)
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    with running_server(TEST_SERVER_SETTINGS) as started:
+        yield started
 
 
 @pytest.fixture(scope="session")

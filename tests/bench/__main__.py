@@ -1,0 +1,46 @@
+"""`python -m tests.bench NAME`: measures one thing, or `all`, and prints what was found, one JSON object a line.
+
+A goal that is missed is printed and is no error: the figures say what they say, and a busy machine may be the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from typing import TYPE_CHECKING
+
+from tests.bench import claim, register, resubmit, server, status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.bench.report import Result
+    from tests.bench.server import Place
+
+BENCHES: dict[str, Callable[[Place], Iterator[Result]]] = {
+    "claim": claim.run,
+    "register": register.run,
+    "resubmit": resubmit.run,
+    "status": status.run,
+}
+LARGEST = 1_000_000
+LARGEST_FULL = 10_000_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Measures dataflowd.")
+    parser.add_argument("name", choices=[*BENCHES, "all"])
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", help="also with ten million chunks")
+    size.add_argument("--largest", type=int, default=LARGEST, help="leave out larger numbers of chunks")
+    arguments = parser.parse_args()
+    # A terminated bench still stops its server, as an interrupted one does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with server.place(LARGEST_FULL if arguments.full else arguments.largest) as place:
+        for name in BENCHES if arguments.name == "all" else [arguments.name]:
+            for result in BENCHES[name](place):
+                print(result.line(), flush=True)
+
+
+if __name__ == "__main__":
+    main()
