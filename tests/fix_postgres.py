@@ -105,19 +105,19 @@ def template(server: Server) -> str:
 @pytest.fixture
 def dsn(server: Server, template: str) -> Iterator[str]:
     """A fresh database with the schema."""
-    with _database(server, template) as fresh:
+    with database(server, template) as fresh:
         yield fresh
 
 
 @pytest.fixture
 def empty_dsn(server: Server) -> Iterator[str]:
     """A fresh database without the schema."""
-    with _database(server, "template1") as fresh:
+    with database(server, "template1") as fresh:
         yield fresh
 
 
 @contextmanager
-def _database(server: Server, template: str) -> Iterator[str]:
+def database(server: Server, template: str) -> Iterator[str]:
     name = f"test_{next(_numbers)}"
     create = "CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY"
     server.execute(sql.SQL(create).format(sql.Identifier(name), sql.Identifier(template)))

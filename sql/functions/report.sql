@@ -122,6 +122,7 @@ CREATE OR REPLACE FUNCTION dataflow.status() RETURNS TABLE (
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
 AS $$
     WITH counted AS (
         SELECT c.jobid, c.status, max(c.chunks) AS chunks FROM dataflow.chunk_count c GROUP BY c.jobid, c.status

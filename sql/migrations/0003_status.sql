@@ -33,7 +33,9 @@ CREATE TABLE dataflow.attempt (
     CHECK (outcome IS DISTINCT FROM 'FAILED' OR code IS NOT NULL)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE UNIQUE INDEX attempt_run ON dataflow.attempt (jobid, dataid, number);
-CREATE UNIQUE INDEX attempt_live ON dataflow.attempt (jobid, dataid) WHERE ended IS NULL;
+-- Never two live attempts for a run. NOT let_go is always true of them; it keeps this index out of the plans that count
+-- what runs, which are to start in the next one at the oldest attempt.
+CREATE UNIQUE INDEX attempt_live ON dataflow.attempt (jobid, dataid) WHERE ended IS NULL AND NOT let_go;
 CREATE INDEX attempt_running ON dataflow.attempt (attempt) INCLUDE (jobid, daemon) WHERE ended IS NULL;
 CREATE INDEX attempt_stopping ON dataflow.attempt (daemon) WHERE outcome = 'CANCELLED' AND NOT let_go;
 CREATE INDEX attempt_failed ON dataflow.attempt (jobid, ended) WHERE outcome IN ('FAILED', 'LOST', 'CANCELLED');

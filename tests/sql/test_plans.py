@@ -1,0 +1,167 @@
+"""What the hot functions touch does not grow with what waits: pages read at a thousand and at a million chunks.
+
+EXPLAIN counts the pages that a call touched, with everything its functions did inside. A plan that scans shows at once,
+whatever the machine; only the depth of the indexes may differ. The million is written past the triggers, in the state
+that a million calls of ready() would leave.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tests.fix_postgres import Server, database
+from tests.fix_world import Daemon, World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SMALL, LARGE = 1_000, 1_000_000
+BATCH = 16
+# Two more levels in each of the indexes that a call descends.
+GROWTH = 1.6
+DEEPER = 60
+
+
+@dataclass
+class Crowd:
+    """`first` (raw -> a) and `second` (a -> b) have room; `full` waits at its limit; `short` lacks its second input."""
+
+    world: World
+    daemon: Daemon
+    chunks: int
+
+    def touched(self, statement: LiteralString, *parameters: Any) -> int:
+        """Pages that a call touches once its plan is made; what it does is undone."""
+        connection = self.daemon.connection
+        plan: list[Any] = []
+        for _ in range(2):
+            connection.execute("BEGIN")
+            try:
+                explain = connection.execute(
+                    b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + statement.encode(), parameters
+                )
+                [[plan]] = explain.fetchall()
+            finally:
+                connection.execute("ROLLBACK")
+                # The rolled-back claim's session locks stay behind.
+                connection.execute("SELECT pg_advisory_unlock_all()")
+        top = plan[0]["Plan"]
+        return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
+
+    def claim(self) -> int:
+        return self.touched(
+            "SELECT * FROM dataflow.claim(%s, %s, %s)", self.daemon.name, self.daemon.incarnation, BATCH
+        )
+
+    def finish(self) -> int:
+        attempts = self.daemon.claim(BATCH)
+        assert len(attempts) == BATCH
+        results = [{"attempt": a.attempt, "token": str(a.token), "outcome": "DONE"} for a in attempts]
+        pages = self.touched("SELECT * FROM dataflow.finish(%s)", Jsonb(results))
+        self.daemon.finish(*attempts)
+        return pages
+
+
+def _crowd(world: World, chunks: int) -> Crowd:
+    world.job("first", "raw", "a")
+    world.job("second", "a", "b")
+    world.job("full", "raw", "c", max_running=0)
+    world.job("short", ["raw", "never"], "d")
+    world.do("UPDATE dataflow.control SET concurrency = 100000")
+    daemon = world.daemon()
+    # The plans are made while the tables are empty, as those of a daemon on a new database are.
+    crowd = Crowd(world, daemon, chunks)
+    crowd.claim()
+    with world.connection.transaction():
+        world.connection.execute("SET LOCAL session_replication_role = replica")
+        world.do(
+            "INSERT INTO dataflow.datastatus (datasetid, dataid, run, status, version, external, sortkey)"
+            " SELECT 'raw', i::text, i::text, 'READY', 1, true, lpad(i::text, 10, '0') FROM generate_series(1, %s) i",
+            chunks,
+        )
+        world.do(
+            "INSERT INTO dataflow.work (jobid, dataid, sortkey)"
+            " SELECT j, i::text, lpad(i::text, 10, '0') FROM generate_series(1, %s) i, unnest(ARRAY['first', 'full']) j",
+            chunks,
+        )
+        world.do(
+            "INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks) VALUES"
+            " ('raw', '', 'OUT', 'READY', %s)",
+            chunks,
+        )
+    world.do("SELECT dataflow.renew_lease(%s, %s)", daemon.name, daemon.incarnation)
+    return crowd
+
+
+@pytest.fixture(scope="module")
+def crowds(server: Server, template: str) -> Iterator[tuple[Crowd, Crowd]]:
+    with database(server, template) as small, database(server, template) as large:
+        worlds = [World(dsn, psycopg.connect(dsn, autocommit=True)) for dsn in (small, large)]
+        try:
+            yield _crowd(worlds[0], SMALL), _crowd(worlds[1], LARGE)
+        finally:
+            for world in worlds:
+                world.close()
+
+
+def _assert_flat(small: int, large: int) -> None:
+    assert large <= small * GROWTH + DEEPER, f"{small} pages at {SMALL}, {large} at {LARGE}"
+
+
+def test_a_claim_touches_as_little_among_a_million(crowds: tuple[Crowd, Crowd]) -> None:
+    _assert_flat(*(crowd.claim() for crowd in crowds))
+
+
+def test_a_finish_touches_as_little_among_a_million(crowds: tuple[Crowd, Crowd]) -> None:
+    _assert_flat(*(crowd.finish() for crowd in crowds))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT dataflow.ready('raw', 'new')",
+        "SELECT dataflow.ready('never', '500')",
+        "SELECT dataflow.hold('raw', '500', 'bad feed')",
+        "SELECT * FROM dataflow.five_questions('first', '500')",
+        "SELECT * FROM dataflow.five_questions('short', '500')",
+        "SELECT * FROM dataflow.next_inputs('first')",
+        "SELECT * FROM dataflow.data_location('raw', '500')",
+        "SELECT * FROM dataflow.history('first', '500')",
+        "SELECT * FROM dataflow.status()",
+        "SELECT * FROM dataflow.rescue()",
+        "SELECT dataflow.settle()",
+        "SELECT dataflow.cancel('first', '500')",
+        "UPDATE dataflow.datastatus SET status = 'FAILED' WHERE datasetid = 'raw' AND dataid = '500'",
+    ],
+)
+def test_what_concerns_one_chunk_touches_as_little_among_a_million(
+    crowds: tuple[Crowd, Crowd], statement: LiteralString
+) -> None:
+    _assert_flat(*(crowd.touched(statement) for crowd in crowds))
+
+
+def test_a_claim_does_not_walk_over_what_was_claimed_while_an_old_snapshot_is_held(
+    crowds: tuple[Crowd, Crowd],
+) -> None:
+    """Dead entries stay at the head of the queue's index for as long as somebody's snapshot may see them."""
+    crowd = crowds[1]
+    before = crowd.claim()
+    with psycopg.connect(crowd.world.dsn) as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT count(*) FROM dataflow.control")
+        for _ in range(30):
+            attempts = crowd.daemon.claim(200)
+            assert crowd.daemon.finish(*attempts) == "accepted"
+        # As if looking from the start of the queue had become dear; that it does is a matter of millions.
+        crowd.daemon.connection.execute(
+            "SELECT set_config('dataflow.look_cost', '1 second', false),"
+            " set_config('dataflow.next_look', 'infinity', false)"
+        )
+        after = crowd.claim()
+    crowd.daemon.connection.execute("SELECT set_config('dataflow.look_cost', '0', false)")
+    assert after <= before * GROWTH + DEEPER, f"{before} pages before, {after} after 6,000 dead entries"
