@@ -1,3 +1,20 @@
 """dataflowd runs and recovers partitioned batch ETL on Spark."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataflowd.sdk import Context, job
+
 __version__ = "0.1.0"
+__all__ = ["Context", "__version__", "job"]
+
+
+def __getattr__(name: str) -> Any:
+    """Job authors write `from dataflowd import job, Context`; the command line should not pay for it."""
+    if name in {"Context", "job"}:
+        from dataflowd import sdk  # noqa: PLC0415
+
+        return getattr(sdk, name)
+    raise AttributeError(f"module 'dataflowd' has no attribute {name!r}")

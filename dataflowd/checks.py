@@ -1,0 +1,182 @@
+"""Declared checks, compiled into aggregates of the pass that writes the data.
+
+Each check that a row can answer becomes one aggregate expression; all of them, and the row count, go into one
+`observe` on the write, so that validating costs no second scan. Two kinds cannot: `unique` needs an exact distinct
+count, which Spark refuses inside observe (its sketches are approximate, and nearly unique is not unique), and custom
+functions may ask anything. These look at what was written, `unique` at its key columns only.
+
+NULL passes every check but not_null, as in SQL. A regex must match the whole value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dataflowd.faults import AttemptError
+from dataflowd.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import Column
+    from pyspark.sql.types import StructType
+
+ROWS = "rows"
+EXAMPLE_CHARACTERS = 100
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    dataset: str
+    name: str
+    severity: str
+    passed: bool
+    observed: str
+    expected: str
+
+    @property
+    def stops(self) -> bool:
+        return not self.passed and self.severity == "error"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "name": self.name,
+            "severity": self.severity,
+            "passed": self.passed,
+            "observed": self.observed,
+            "expected": self.expected,
+        }
+
+
+@dataclass(frozen=True)
+class ColumnCheck:
+    """How many rows break a rule about one column, and one value that does."""
+
+    name: str
+    severity: str
+    column: str
+    violated: Column
+    expected: str
+
+
+def column_checks(checks: Mapping[str, Any], schema: StructType, dataset: str) -> list[ColumnCheck]:
+    return list(_column_checks(checks, schema.names, dataset))
+
+
+def _column_checks(checks: Mapping[str, Any], names: Sequence[str], dataset: str) -> Iterator[ColumnCheck]:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415 - Spark's own habit; the SDK imports without Spark
+
+    def column(check: str, name: str) -> Column:
+        require(names, name, check, dataset)
+        return F.col(quoted(name))
+
+    not_null = checks.get("not_null", {})
+    for name in not_null.get("columns", []):
+        violated = column("not_null", name).isNull()
+        yield ColumnCheck(f"not_null({name})", not_null["severity"], name, violated, "no NULL")
+    for name, check in checks.get("accepted_values", {}).items():
+        violated = ~column("accepted_values", name).isin(check["values"])
+        expected = "one of " + ", ".join(map(str, check["values"]))
+        yield ColumnCheck(f"accepted_values({name})", check["severity"], name, violated, expected)
+    for name, check in checks.get("range", {}).items():
+        value = column("range", name)
+        bounds = [("min", value < F.lit(check["min"]))] if "min" in check else []
+        bounds += [("max", value > F.lit(check["max"]))] if "max" in check else []
+        violated = bounds[0][1] if len(bounds) == 1 else bounds[0][1] | bounds[1][1]
+        expected = ", ".join(f"{bound} {check[bound]}" for bound, _ in bounds)
+        yield ColumnCheck(f"range({name})", check["severity"], name, violated, expected)
+    for name, check in checks.get("regex", {}).items():
+        whole = rf"\A(?:{check['pattern']})\z"
+        violated = ~column("regex", name).cast("string").rlike(whole)
+        yield ColumnCheck(f"regex({name})", check["severity"], name, violated, f"matches {check['pattern']}")
+
+
+def aggregates(compiled: Sequence[ColumnCheck]) -> list[Column]:
+    """What the write observes: the rows and, for each check, its violations and the least value that violates it."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    found = [F.count(F.lit(1)).alias(ROWS)]
+    for index, check in enumerate(compiled):
+        found.append(F.count_if(check.violated).alias(f"violations{index}"))
+        if not check.name.startswith("not_null"):
+            value = F.col(quoted(check.column)).cast("string")
+            example = F.min(F.when(check.violated, F.left(value, F.lit(EXAMPLE_CHARACTERS))))
+            found.append(example.alias(f"example{index}"))
+    return found
+
+
+def judge_columns(
+    dataset: str, compiled: Sequence[ColumnCheck], observed: Mapping[str, Any]
+) -> Iterator[CheckResult]:
+    for index, check in enumerate(compiled):
+        violations, example = observed[f"violations{index}"], observed.get(f"example{index}")
+        shown = f"{violations} of {observed[ROWS]} rows"
+        if example is not None:
+            shown += f", such as {example!r}"
+        yield CheckResult(dataset, check.name, check.severity, violations == 0, shown, check.expected)
+
+
+def judge_rows(
+    dataset: str, checks: Mapping[str, Any], rows: int, accounted: int, inputs: Mapping[str, int | None]
+) -> Iterator[CheckResult]:
+    """`accounted`: the rows that were written, and those that were set aside for a person."""
+    if low := checks.get("min_rows"):
+        yield CheckResult(
+            dataset, "min_rows", low["severity"], rows >= low["value"], str(rows), f"at least {low['value']}"
+        )
+    if high := checks.get("max_rows"):
+        yield CheckResult(
+            dataset,
+            "max_rows",
+            high["severity"],
+            rows <= high["value"],
+            str(rows),
+            f"at most {high['value']}",
+        )
+    if compared := checks.get("row_count"):
+        source, tolerance = compared["input"], compared["tolerance"]
+        there = inputs.get(source)
+        passed = there is not None and abs(accounted - there) <= tolerance * there
+        expected = f"rows of {source}, which are not known" if there is None else f"{there} rows of {source}"
+        if tolerance:
+            expected += f", within {tolerance:.2%}"
+        observed = f"{rows}" if rows == accounted else f"{rows} and {accounted - rows} in quarantine"
+        yield CheckResult(dataset, "row_count", compared["severity"], passed, observed, expected)
+
+
+def judge_schema(dataset: str, check: Mapping[str, Any], schema: StructType) -> CheckResult:
+    from pyspark.sql.types import StructType as Struct  # noqa: PLC0415
+
+    expected = [(item.name, item.dataType.simpleString()) for item in Struct.fromDDL(check["columns"])]
+    found = [(item.name, item.dataType.simpleString()) for item in schema]
+    return CheckResult(
+        dataset, "schema", check["severity"], found == expected, _shown(found), _shown(expected)
+    )
+
+
+def judge_unique(dataset: str, check: Mapping[str, Any], duplicates: int) -> CheckResult:
+    name = f"unique({', '.join(check['columns'])})"
+    return CheckResult(
+        dataset, name, check["severity"], duplicates == 0, f"{duplicates} rows too many", "each key once"
+    )
+
+
+def require(names: Sequence[str], column: str, check: str, dataset: str) -> None:
+    if column not in names:
+        raise AttemptError(
+            "CHECK_FAILED",
+            f"the check {check} of {dataset} names the column {column!r}, which the output does not have"
+            f"{did_you_mean(column, names)}",
+            f"write it, or correct the check; the output has {', '.join(names)}",
+        )
+
+
+def quoted(name: str) -> str:
+    """A name with a dot in it is one column, not a field of a structure."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _shown(columns: list[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in columns)

@@ -1,0 +1,95 @@
+"""The version of a job's code: a hash of its module and of all that it imports from the flow's directory.
+
+It is taken from syntax trees, so that comments, formatting and docstrings do not count: a chunk does not become stale
+because somebody explained a line. Modules from elsewhere do not count either; they are the installation's. Nothing is
+imported or executed. A Spark SQL file counts as its text without comments and blanks at the ends of lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_WITH_DOCSTRING = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def of_python(references: Iterable[str], directory: Path) -> str:
+    """Of `module:function` references: the job's own, and those of its custom checks."""
+    found: dict[str, str] = {}
+    for reference in references:
+        _collect(reference.partition(":")[0], directory, found)
+    return _digest(found)
+
+
+def of_sql(name: str, directory: Path) -> str:
+    lines = (directory / name).read_text(encoding="utf-8").splitlines()
+    kept = (line.strip() for line in lines)
+    return _digest({name: "\n".join(line for line in kept if line and not line.startswith("--"))})
+
+
+def _collect(module: str, directory: Path, found: dict[str, str]) -> None:
+    """A module that cannot be parsed counts as its text: the hash must exist even for code that will fail."""
+    if module in found:
+        return
+    path = _file(module, directory)
+    if path is None:
+        return
+    text = path.read_bytes()
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        found[module] = hashlib.sha256(text).hexdigest()
+        return
+    found[module] = ast.dump(_without_docstrings(tree))
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for name in _imported(tree, package):
+        for prefix in _prefixes(name):
+            _collect(prefix, directory, found)
+
+
+def _file(module: str, directory: Path) -> Path | None:
+    beside = directory.joinpath(*module.split("."))
+    for path in (beside.with_name(beside.name + ".py"), beside / "__init__.py"):
+        if path.is_file():
+            return path
+    return None
+
+
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    """Wherever an import stands, also inside a function. `from a import b` may mean the module a.b."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".") if package else []
+            base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
+            name = ".".join(part for part in (base, node.module) if part)
+            if name:
+                yield name
+            yield from (f"{name}.{alias.name}" if name else alias.name for alias in node.names)
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """Importing a.b.c executes a, a.b and a.b.c."""
+    parts = name.split(".")
+    for length in range(1, len(parts) + 1):
+        yield ".".join(parts[:length])
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
+
+
+def _digest(found: dict[str, str]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        digest.update(f"{name}\0{found[name]}\0".encode())
+    return digest.hexdigest()

@@ -1,0 +1,25 @@
+"""Why an attempt failed, in the words that are stored with it.
+
+A fault carries one of the codes below; the SDK and the runner raise it, the runner turns it into a FAILED result. A
+fault that no repetition can heal says so (`retry = False`), and the run then waits for a person at once.
+"""
+
+from __future__ import annotations
+
+from dataflowd.errors import EXIT, DataflowError
+
+RETRY_IS_FUTILE = frozenset({"INVALID_PATH", "INVALID_OPTION", "INVALID_CODE", "MISSING_JARS", "NO_OUTPUT"})
+
+
+class AttemptError(DataflowError):
+    def __init__(self, code: str, message: str, remedy: str = "") -> None:
+        super().__init__(message, remedy)
+        self.code = code
+
+    @property
+    def retry(self) -> bool | None:
+        return False if self.code in RETRY_IS_FUTILE else None
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT.get(self.code, EXIT["FAILED"])

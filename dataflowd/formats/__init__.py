@@ -1,0 +1,124 @@
+"""Formats: which options each takes, and what has to be there before it can be used.
+
+Options come from the database, so they are data of unknown origin: only those listed here reach Spark. Some of
+Spark's own would name code or paths, or would turn a broken record into NULL; those are missing on purpose (`mode`,
+`columnNameOfCorruptRecord`, `path`, `inferSchema`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dataflowd.faults import AttemptError
+from dataflowd.nearest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FILES = ("csv", "json", "parquet", "orc", "text")
+CORRUPT_COLUMN = "_dataflow_corrupt"
+
+_ANY_FILE = {"pathGlobFilter", "recursiveFileLookup"}
+_TIMES = {"dateFormat", "timestampFormat", "timestampNTZFormat", "locale"}
+_CSV = {
+    "sep",
+    "delimiter",
+    "header",
+    "quote",
+    "escape",
+    "encoding",
+    "charset",
+    "nullValue",
+    "emptyValue",
+    "lineSep",
+    "ignoreLeadingWhiteSpace",
+    "ignoreTrailingWhiteSpace",
+    "charToEscapeQuoteEscaping",
+    *_TIMES,
+}
+
+
+@dataclass(frozen=True)
+class _Options:
+    read: frozenset[str]
+    write: frozenset[str]
+
+
+def _options(read: set[str], write: set[str]) -> _Options:
+    return _Options(frozenset(read), frozenset(write))
+
+
+OPTIONS: dict[str, _Options] = {
+    "csv": _options(
+        {
+            *_ANY_FILE,
+            *_CSV,
+            "comment",
+            "enforceSchema",
+            "maxCharsPerColumn",
+            "maxColumns",
+            "multiLine",
+            "nanValue",
+            "negativeInf",
+            "positiveInf",
+            "unescapedQuoteHandling",
+        },
+        {*_CSV, "compression", "escapeQuotes", "quoteAll"},
+    ),
+    "json": _options(
+        {
+            *_ANY_FILE,
+            *_TIMES,
+            "allowComments",
+            "allowNonNumericNumbers",
+            "allowNumericLeadingZeros",
+            "allowSingleQuotes",
+            "allowUnquotedControlChars",
+            "allowUnquotedFieldNames",
+            "encoding",
+            "lineSep",
+            "multiLine",
+            "prefersDecimal",
+            "primitivesAsString",
+        },
+        {*_TIMES, "compression", "encoding", "ignoreNullFields", "lineSep"},
+    ),
+    "parquet": _options(
+        {*_ANY_FILE, "mergeSchema", "datetimeRebaseMode", "int96RebaseMode"}, {"compression"}
+    ),
+    "orc": _options({*_ANY_FILE, "mergeSchema"}, {"compression"}),
+    "text": _options({*_ANY_FILE, "lineSep", "wholetext"}, {"compression", "lineSep"}),
+    "delta": _options({"versionAsOf", "timestampAsOf"}, {"mergeSchema"}),
+    "iceberg": _options({"snapshot-id", "as-of-timestamp"}, {"write-format"}),
+    "postgres": _options({"partitions", "fetchsize"}, {"dataid_column"}),
+    "jdbc": _options({"fetchsize", "numPartitions"}, {"batchsize"}),
+    "none": _options(set(), set()),
+}
+
+
+def read_options(dataset: str, kind: str, options: Mapping[str, Any]) -> dict[str, str]:
+    return _allowed(dataset, kind, options, OPTIONS[kind].read)
+
+
+def write_options(dataset: str, kind: str, options: Mapping[str, Any]) -> dict[str, str]:
+    return _allowed(dataset, kind, options, OPTIONS[kind].write)
+
+
+def _allowed(dataset: str, kind: str, options: Mapping[str, Any], wanted: frozenset[str]) -> dict[str, str]:
+    """One table of options serves reading and writing: each takes its own, and what is neither's is refused."""
+    known = {name.lower(): name for name in OPTIONS[kind].read | OPTIONS[kind].write}
+    for name in options:
+        if name.lower() not in known:
+            raise AttemptError(
+                "INVALID_OPTION",
+                f"dataset {dataset}: format {kind} takes no option {name!r}"
+                f"{did_you_mean(name, known.values())}",
+                f"use some of {', '.join(sorted(known.values()))}",
+            )
+    chosen = {known[name.lower()]: value for name, value in options.items()}
+    return {name: _text(value) for name, value in chosen.items() if name in wanted}
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

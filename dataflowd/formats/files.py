@@ -1,0 +1,196 @@
+"""Files: reading a chunk, writing an attempt's directory, and what exactly lies there afterwards.
+
+CSV and JSON are always read with an explicit schema and a column for what could not be parsed, so that a broken
+record is seen as one. Without a declared schema Spark's own inference is asked for the names and types first. What
+was written is listed, and Parquet and ORC files tell their rows in their footers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dataflowd import formats, paths
+from dataflowd.faults import AttemptError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from dataflowd.order import Dataset
+
+WITH_BROKEN_RECORDS = ("csv", "json")
+WITH_FOOTERS = ("parquet", "orc")
+
+# The class that a format or a scheme needs, from a jar that the user supplies.
+JARS = {
+    "s3a": ("org.apache.hadoop.fs.s3a.S3AFileSystem", "org.apache.hadoop:hadoop-aws"),
+    "gs": ("com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem", "the Cloud Storage connector"),
+    "abfs": ("org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem", "org.apache.hadoop:hadoop-azure"),
+    "abfss": ("org.apache.hadoop.fs.azurebfs.SecureAzureBlobFileSystem", "org.apache.hadoop:hadoop-azure"),
+    "delta": ("io.delta.sql.DeltaSparkSessionExtension", "io.delta:delta-spark"),
+    "iceberg": ("org.apache.iceberg.spark.SparkCatalog", "org.apache.iceberg:iceberg-spark-runtime"),
+}
+
+
+@dataclass(frozen=True)
+class File:
+    path: str  # below the location
+    bytes: int
+    rows: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        known = {"path": self.path, "bytes": self.bytes}
+        return known if self.rows is None else known | {"rows": self.rows}
+
+
+def require_jars(spark: SparkSession, dataset: Dataset, location: str | None) -> None:
+    """Says which jar is missing before anything runs; Spark would say that a class was not found."""
+    scheme = (location or "").partition("://")[0] if "://" in (location or "") else "file"
+    for needs in (dataset.format, scheme):
+        if needs in JARS and not _has_class(spark, JARS[needs][0]):
+            raise AttemptError(
+                "MISSING_JARS",
+                f"dataset {dataset.name}: {needs} needs {JARS[needs][1]}, and Spark has no {JARS[needs][0]}",
+                'add it in the flow: "spark.jars.packages" (or "spark.jars" with a file) in the job\'s spark table',
+            )
+
+
+def _has_class(spark: SparkSession, name: str) -> bool:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        return True  # a Connect server has its own jars, and says so itself
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JJavaError:
+        return False
+    return True
+
+
+def read(spark: SparkSession, dataset: Dataset, locations: list[str]) -> DataFrame:
+    """The chunk as it lies there; CSV and JSON with formats.CORRUPT_COLUMN at the end."""
+    reader = spark.read.format(dataset.format).options(
+        **formats.read_options(dataset.name, dataset.format, dataset.options)
+    )
+    if dataset.format not in WITH_BROKEN_RECORDS:
+        return (reader.schema(dataset.columns) if dataset.columns else reader).load(locations)
+    schema = _with_corrupt_column(dataset, reader.load(locations).schema if not dataset.columns else None)
+    return (
+        reader.option("mode", "PERMISSIVE")
+        .option("columnNameOfCorruptRecord", formats.CORRUPT_COLUMN)
+        .schema(schema)
+        .load(locations)
+    )
+
+
+def _with_corrupt_column(dataset: Dataset, inferred: StructType | None) -> StructType:
+    from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415
+
+    schema = inferred if inferred is not None else StructType.fromDDL(dataset.columns or "")
+    fields = [item for item in schema.fields if item.name != "_corrupt_record" or dataset.columns]
+    return StructType([*fields, StructField(formats.CORRUPT_COLUMN, StringType())])
+
+
+def write(frame: DataFrame, dataset: Dataset, location: str) -> None:
+    """Into a directory that must not exist: two writers never share one."""
+    options = formats.write_options(dataset.name, dataset.format, dataset.options)
+    frame.write.format(dataset.format).options(**options).mode("errorifexists").save(location)
+
+
+def exists(spark: SparkSession, location: str) -> bool:
+    path = paths.local(location)
+    if path is not None:
+        return path.exists()
+    return bool(_hadoop(spark, location)[0].exists(_hadoop(spark, location)[1]))
+
+
+def listing(spark: SparkSession, location: str, kind: str = "") -> list[File]:
+    """The data files, without what Spark and Hadoop keep beside them (_SUCCESS, .crc)."""
+    path = paths.local(location)
+    return _local_listing(path, kind) if path is not None else _hadoop_listing(spark, location)
+
+
+def leftovers(spark: SparkSession, location: str) -> bool:
+    """Whether a committer has left unfinished files: then the listing cannot be trusted."""
+    return exists(spark, f"{location}/_temporary")
+
+
+def _local_listing(path: Path, kind: str) -> list[File]:
+    if path.is_file():
+        return [File("", path.stat().st_size)]
+    found = (
+        item
+        for item in sorted(path.rglob("*"))
+        if item.is_file() and not any(part.startswith(("_", ".")) for part in item.relative_to(path).parts)
+    )
+    return [
+        File(item.relative_to(path).as_posix(), item.stat().st_size, _footer_rows(item, kind))
+        for item in found
+    ]
+
+
+def _footer_rows(path: Path, kind: str) -> int | None:
+    if kind == "parquet":
+        from pyarrow import parquet  # noqa: PLC0415
+
+        return int(parquet.read_metadata(path).num_rows)
+    if kind == "orc":
+        from pyarrow import orc  # noqa: PLC0415
+
+        return int(orc.ORCFile(path).nrows)
+    return None
+
+
+def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None:
+        raise AttemptError(
+            "INVALID_PATH",
+            f"{location} cannot be looked at through a Connect server",
+            "use a path that this host can see, or a master other than sc://",
+        )
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path  # noqa: SLF001 - Spark has no public way
+
+
+def _hadoop_listing(spark: SparkSession, location: str) -> list[File]:
+    system, root = _hadoop(spark, location)
+    prefix = str(system.makeQualified(root).toString()).rstrip("/") + "/"
+    found, files = [], system.listFiles(root, True)
+    while files.hasNext():
+        status = files.next()
+        name = str(status.getPath().toString()).removeprefix(prefix)
+        if not any(part.startswith(("_", ".")) for part in name.split("/")):
+            found.append(File("" if prefix.startswith(name) else name, int(status.getLen())))
+    return sorted(found, key=lambda file: file.path)
+
+
+def duplicates(spark: SparkSession, dataset: Dataset, location: str, columns: list[str]) -> int:
+    """How many rows have a key that another row has too; one pass over the key columns of what was written.
+
+    A small local chunk is read here, in a millisecond, where a Spark job would cost a hundred.
+    """
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    from dataflowd.checks import quoted  # noqa: PLC0415
+
+    path = paths.local(location)
+    if path is not None and dataset.format == "parquet" and _is_small(path):
+        from pyarrow import parquet  # noqa: PLC0415
+
+        table = parquet.read_table(path, columns=columns, partitioning=None).drop_null()
+        return int(table.num_rows - table.group_by(columns).aggregate([]).num_rows)
+    keys = read(spark, dataset, [location]).select(*map(quoted, columns)).dropna()
+    counted = keys.agg(F.count(F.lit(1)), F.count_distinct(*map(F.col, map(quoted, columns)))).first()
+    return int(counted[0] - counted[1])
+
+
+SMALL_BYTES = 64 * 1024 * 1024
+
+
+def _is_small(path: Path) -> bool:
+    return sum(file.bytes for file in _local_listing(path, "")) <= SMALL_BYTES

@@ -1,0 +1,150 @@
+"""The work order: all that a runner is told about one attempt.
+
+Half of it comes from the database (dataflow.work_order: where the input versions are, what the outputs must be like),
+half from the flow file of this host (which code, its checks and limits, the allowed roots). It travels as JSON. No
+credential of the control database and no fencing token is in it: job code could read them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    hostname: str | None = None
+    port: int | None = None
+    database: str | None = None
+    schemaname: str | None = None
+    tablename: str | None = None
+    username: str | None = None
+    encryptedpass: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    name: str
+    format: str = "parquet"
+    location: str | None = None
+    columns: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    checks: dict[str, Any] = field(default_factory=dict)
+    custom_checks: tuple[dict[str, str], ...] = ()
+    publish: str = "pointer"
+    connection: Connection = field(default_factory=Connection)
+
+    @classmethod
+    def parse(cls, document: dict[str, Any]) -> Dataset:
+        return cls(
+            **document
+            | {
+                "connection": Connection(**document.get("connection") or {}),
+                "custom_checks": tuple(document.get("custom_checks") or ()),
+            }
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """One version of one input chunk, as its manifest describes it; without a manifest, files and rows are unknown."""
+
+    dataid: str
+    version: int = 0
+    location: str | None = None
+    files: tuple[dict[str, Any], ...] | None = None
+    rows: int | None = None
+    validated: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    dataset: Dataset
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def name(self) -> str:
+        return self.dataset.name
+
+    @property
+    def connection(self) -> Connection:
+        return self.dataset.connection
+
+    @property
+    def locations(self) -> list[str]:
+        return [chunk.location for chunk in self.chunks if chunk.location is not None]
+
+    @property
+    def location(self) -> str | None:
+        """Where it is, when it is one chunk in one place; `locations` serves every mapping."""
+        return self.locations[0] if len(self.locations) == 1 else None
+
+    @property
+    def rows(self) -> int | None:
+        """As the manifests say; None when one of them does not."""
+        known = [chunk.rows for chunk in self.chunks if chunk.rows is not None]
+        return sum(known) if len(known) == len(self.chunks) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    dataset: Dataset
+    location: str | None
+
+    @property
+    def name(self) -> str:
+        return self.dataset.name
+
+    @property
+    def connection(self) -> Connection:
+        return self.dataset.connection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    attempt: int
+    number: int = 1
+    jobid: str
+    dataid: str
+    tag: str
+    params: dict[str, Any] = field(default_factory=dict)
+    kind: str = "python"
+    code: str
+    directory: str
+    quarantine: int | float | None = None
+    inputs: dict[str, Input]
+    outputs: dict[str, Output]
+    allowed_roots: tuple[str, ...] = ()
+    code_hash: str | None = None
+    config_hash: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, document: dict[str, Any]) -> Order:
+        inputs = {
+            name: Input(
+                dataset=Dataset.parse(value["dataset"]),
+                chunks=tuple(_chunk(chunk) for chunk in value["chunks"]),
+            )
+            for name, value in document["inputs"].items()
+        }
+        outputs = {
+            name: Output(dataset=Dataset.parse(value["dataset"]), location=value["location"])
+            for name, value in document["outputs"].items()
+        }
+        roots = tuple(document.get("allowed_roots") or ())
+        return cls(**document | {"inputs": inputs, "outputs": outputs, "allowed_roots": roots})
+
+
+def _chunk(document: dict[str, Any]) -> Chunk:
+    files = document.get("files")
+    return Chunk(**document | {"files": None if files is None else tuple(files)})
+
+
+def attempt_location(location: str, dataid: str, attempt: int) -> str:
+    """The directory that this attempt alone writes. A {dataid} in the location already tells the chunks apart."""
+    if "{dataid}" in location:
+        return f"{location.replace('{dataid}', dataid)}/attempt={attempt}"
+    return f"{location.rstrip('/')}/dataid={dataid}/attempt={attempt}"

@@ -1,0 +1,52 @@
+"""Whether a location may be touched on this host: under an allowed root, without '..', and not by a link that leaves it.
+
+The flow's check is lexical and was made when the flow was applied, perhaps elsewhere. Here the disk is asked: links
+are followed as far as the path exists, and what they lead to must lie under a root, itself followed the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dataflowd.faults import AttemptError
+from dataflowd.flow.location import BadLocationError, place
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def check(location: str, allowed_roots: Sequence[str]) -> None:
+    """Raises INVALID_PATH; on object stores and HDFS, where there are no links, the text decides."""
+    try:
+        found = place(location)
+        roots = [place(root) for root in allowed_roots]
+    except BadLocationError as error:
+        raise _invalid(f"the location {location} {error.what}", error.remedy) from None
+    if ".." in location.split("/"):
+        raise _invalid(f"the location {location} has '..' in it", "write the path without it")
+    remedy = f"allowed are {', '.join(allowed_roots) or 'none'}: move the data, or add its root to the setting allowed_roots"
+    if not any(root.holds(found) for root in roots):
+        raise _invalid(f"the location {location} is outside the allowed roots", remedy)
+    if found.scheme != "file":
+        return
+    real = os.path.realpath(found.path)
+    if not any(_is_under(real, os.path.realpath(root.path)) for root in roots if root.scheme == "file"):
+        raise _invalid(
+            f"the location {location} leads by a link to {real}, outside the allowed roots", remedy
+        )
+
+
+def local(location: str) -> Path | None:
+    """The path on this host's disk, or None for a location elsewhere."""
+    found = place(location)
+    return Path(found.path) if found.scheme == "file" else None
+
+
+def _is_under(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def _invalid(message: str, remedy: str) -> AttemptError:
+    return AttemptError("INVALID_PATH", message, remedy)

@@ -1,0 +1,241 @@
+"""One attempt from its order to its result: prepare, run, validate, and what is needed to publish.
+
+Prepare asks the host's side of the five questions before any job code runs. Run calls the author's function. Validate
+judges what was observed, compares it with what lies on the disk, and asks the checks that need a look at it. The
+manifest goes back with the result: publishing is the daemon's, in one transaction, with a token that is not known here.
+Whatever happens becomes a result; only the death of the process has none.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dataflowd import checks, formats, paths
+from dataflowd.faults import AttemptError
+from dataflowd.formats import files
+from dataflowd.order import attempt_location
+from dataflowd.runner import code
+from dataflowd.runner.explain import fault
+from dataflowd.sdk import quarantine
+from dataflowd.sdk.context import Context, Reporter
+from dataflowd.sdk.declare import typed_params
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dataflowd.order import Input, Order
+    from dataflowd.sdk.context import Written
+    from dataflowd.sdk.quarantine import Seen
+
+STEPS = ("prepare", "run", "validate", "publish")
+
+
+class Steps(Reporter, Protocol):
+    """Told as each of STEPS begins."""
+
+    def step(self, name: str) -> None: ...
+
+
+def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.Event) -> dict[str, Any]:
+    """The result as a document: all of dataflowd.attempt.Result but the attempt and its token."""
+    result: dict[str, Any] = {
+        "outcome": "FAILED",
+        "started": dt.datetime.now(dt.UTC).isoformat(),
+        "code_hash": order.code_hash,
+        "config_hash": order.config_hash,
+    }
+    try:
+        reporter.step("prepare")
+        prepare(order, spark)
+        ctx = Context(order, spark, reporter, stop)
+        reporter.step("run")
+        run(ctx, code.function(order))
+        reporter.step("validate")
+        result |= validate(ctx)
+        reporter.step("publish")
+        return result | {"outcome": "DONE"}
+    except BaseException as error:  # noqa: BLE001 - sys.exit and cancellation in job code are results like any other
+        said = fault(error)
+        return (
+            result
+            | {"code": said.code, "error": str(said), "retry": said.retry}
+            | getattr(error, "details", {})
+        )
+
+
+def prepare(order: Order, spark: SparkSession) -> None:
+    for source in order.inputs.values():
+        for chunk in source.chunks:
+            if not chunk.validated:
+                raise AttemptError(
+                    "NOT_VALIDATED",
+                    f"nobody has vouched for {source.name}/{chunk.dataid}",
+                    "check it and call dataflow.validated()",
+                )
+        if source.dataset.format in formats.FILES:
+            _check_input(order, source, spark)
+    for output in order.outputs.values():
+        if output.location is None:
+            continue
+        location = attempt_location(output.location, order.dataid, order.attempt)
+        paths.check(location, order.allowed_roots)
+        files.require_jars(spark, output.dataset, location)
+        formats.write_options(output.name, output.dataset.format, output.dataset.options)
+        if files.exists(spark, location):
+            raise AttemptError(
+                "WRONG_DATA",
+                f"the directory {location}, which this attempt alone may write, exists already",
+                "another database may use the same location: separate them, then resubmit",
+            )
+
+
+def _check_input(order: Order, source: Input, spark: SparkSession) -> None:
+    formats.read_options(source.name, source.dataset.format, source.dataset.options)
+    for chunk in source.chunks:
+        if chunk.location is None:
+            continue
+        paths.check(chunk.location, order.allowed_roots)
+        files.require_jars(spark, source.dataset, chunk.location)
+        if not files.exists(spark, chunk.location):
+            raise AttemptError(
+                "WRONG_DATA",
+                f"{source.name}/{chunk.dataid} is READY, but there is nothing at {chunk.location}",
+                "restore it, or make it again: `dataflowctl resubmit` on its producer",
+            )
+        if chunk.files is not None:
+            _compare(source.name, chunk.dataid, chunk.files, files.listing(spark, chunk.location))
+
+
+def _compare(name: str, dataid: str, manifest: tuple[dict[str, Any], ...], found: list[files.File]) -> None:
+    expected = {file["path"]: file["bytes"] for file in manifest}
+    there = {file.path: file.bytes for file in found}
+    if expected == there:
+        return
+    missing, more = sorted(expected.keys() - there.keys()), sorted(there.keys() - expected.keys())
+    changed = sorted(path for path in expected.keys() & there.keys() if expected[path] != there[path])
+    listed = [("missing", missing), ("not in the manifest", more), ("of another size", changed)]
+    what = "; ".join(f"{len(names)} {how}, such as {names[0]}" for how, names in listed if names)
+    raise AttemptError(
+        "WRONG_DATA",
+        f"the files of {name}/{dataid} are not those that were published: {what}",
+        "restore them, or make the chunk again: `dataflowctl resubmit` on its producer",
+    )
+
+
+def run(ctx: Context, function: Callable[[Context], Any]) -> None:
+    """Calls the author's function and sees that it has written what the flow declares."""
+    ctx.params = typed_params(function, ctx.order.params)
+    returned = function(ctx)
+    missing = [name for name in ctx.order.outputs if name not in ctx.written()]
+    if not missing:
+        return
+    is_frame = type(returned).__name__ == "DataFrame"
+    hint = "the DataFrame that it returned was not written; " if is_frame else ""
+    raise AttemptError(
+        "NO_OUTPUT",
+        f"the job returned without writing {', '.join(missing)}",
+        f'{hint}call ctx.write("{missing[0]}", frame) before the function returns',
+    )
+
+
+class _NotPassedError(AttemptError):
+    """Carries what was judged, which is stored with a failed attempt too."""
+
+    def __init__(self, error: AttemptError, details: dict[str, Any]) -> None:
+        super().__init__(error.code, error.message, error.remedy)
+        self.details = details
+
+
+def validate(ctx: Context) -> dict[str, Any]:
+    """Outputs, checks, nodes and quarantine of a result; raises when something forbids publication."""
+    seen = ctx.seen()
+    written = ctx.written()
+    results = [result for item in written.values() for result in _judged(ctx, item, seen)]
+    details: dict[str, Any] = {
+        "checks": [result.document() for result in results],
+        "nodes": [*map(_sieve_node, seen), *(vars(node) for node in ctx.nodes())],
+    }
+    try:
+        quarantine.check_limit(seen, ctx.order.quarantine)
+        _stop_on(results)
+        outputs = {name: _manifest(ctx.spark, item) for name, item in written.items()}
+    except AttemptError as error:
+        raise _NotPassedError(error, details) from None
+    return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)}
+
+
+def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.CheckResult]:
+    name = item.dataset.name
+    accounted = item.rows + sum(one.bad for one in seen)
+    yield from checks.judge_columns(name, item.compiled, item.observed)
+    yield from checks.judge_rows(name, item.checks, item.rows, accounted, ctx.input_rows())
+    if "schema" in item.checks:
+        yield checks.judge_schema(name, item.checks["schema"], item.schema)
+    if "unique" in item.checks:
+        columns = item.checks["unique"]["columns"]
+        surplus = files.duplicates(ctx.spark, item.dataset, item.location, columns)
+        yield checks.judge_unique(name, item.checks["unique"], surplus)
+    for custom in item.dataset.custom_checks:
+        frame = files.read(ctx.spark, item.dataset, [item.location])
+        yield _custom(name, custom, ctx.order.directory, frame)
+
+
+def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: DataFrame) -> checks.CheckResult:
+    """A function of the written DataFrame: True or None is good; False, a sentence or an AssertionError is not."""
+    function = code.named(custom["function"], directory)
+    try:
+        answer = function(frame)
+    except AssertionError as error:
+        answer = str(error) or "an assertion failed"
+    passed = answer is None or answer is True
+    observed = answer if isinstance(answer, str) else ("passed" if passed else "it returned " + repr(answer))
+    return checks.CheckResult(
+        dataset, custom["function"], custom["severity"], passed, observed, "custom check passes"
+    )
+
+
+def _stop_on(results: list[checks.CheckResult]) -> None:
+    broken = [result for result in results if result.stops]
+    if broken:
+        said = "; ".join(
+            f"{result.dataset}: {result.name}: observed {result.observed}, expected {result.expected}"
+            for result in broken
+        )
+        raise AttemptError("CHECK_FAILED", said, "correct the data or the job, then resubmit")
+
+
+def _manifest(spark: SparkSession, item: Written) -> dict[str, Any]:
+    """What was written, from the disk; its rows must be those that were observed."""
+    if files.leftovers(spark, item.location):
+        raise AttemptError(
+            "WRONG_DATA", f"the write to {item.location} was not committed", "look into the attempt's log"
+        )
+    found = files.listing(spark, item.location, item.dataset.format)
+    rows = [file.rows for file in found if file.rows is not None]
+    if rows and sum(rows) != item.rows:
+        raise AttemptError(
+            "WRONG_DATA",
+            f"{item.dataset.name}: {item.rows} rows were observed, and the files hold {sum(rows)}",
+            "a task may have been counted twice: the attempt is to be repeated",
+        )
+    listed = [file.document() for file in found]
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in item.schema)
+    return {
+        "location": item.location,
+        "files": listed,
+        "bytes": sum(file.bytes for file in found),
+        "rows": item.rows,
+        "columns": columns,
+        "fingerprint": hashlib.sha256(json.dumps([columns, item.rows, listed]).encode()).hexdigest(),
+    }
+
+
+def _sieve_node(seen: Seen) -> dict[str, Any]:
+    good = seen.rows - seen.bad
+    return {"node": seen.name, "items": seen.rows, "successes": good, "failures": seen.bad, "seconds": 0}

@@ -1,0 +1,53 @@
+"""What went wrong in job code, as its author should read it: his own lines first, and none of ours or Spark's."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dataflowd
+from dataflowd.faults import AttemptError
+from dataflowd.masking import mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MESSAGE_CHARACTERS = 4000
+_OURS = str(Path(dataflowd.__file__).parent) + "/"
+_INSIDE = ("/pyspark/", "/py4j/", "/importlib/", "<frozen")
+
+
+class CancelledError(BaseException):
+    """Raised inside job code when its attempt is cancelled; a BaseException, so that `except Exception` lets it by."""
+
+
+def fault(error: BaseException) -> AttemptError:
+    """The error as it is stored: code, message, and the author's own frames."""
+    if isinstance(error, AttemptError):
+        return error
+    if isinstance(error, CancelledError):
+        return AttemptError("CANCELLED", "the attempt was cancelled while the job's code ran")
+    if isinstance(error, SystemExit):
+        message = f"the job called sys.exit({error.code!r})"
+        return _with_frames(
+            error, message, "return from the function, or raise an error that says what is wrong"
+        )
+    return _with_frames(error, _message(error), "")
+
+
+def _with_frames(error: BaseException, message: str, remedy: str) -> AttemptError:
+    frames = "".join(traceback.format_list(list(_author_frames(error)))).rstrip()
+    return AttemptError("JOB_FAILED", mask(f"{message}\n{frames}".rstrip()), remedy)
+
+
+def _message(error: BaseException) -> str:
+    """Spark's errors carry the stack of the JVM behind their own words."""
+    said = "".join(traceback.format_exception_only(error)).strip().split("\n\nJVM stacktrace:")[0]
+    return said if len(said) <= MESSAGE_CHARACTERS else said[:MESSAGE_CHARACTERS] + " ..."
+
+
+def _author_frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
+    for frame in traceback.extract_tb(error.__traceback__):
+        if not frame.filename.startswith(_OURS) and not any(part in frame.filename for part in _INSIDE):
+            yield frame

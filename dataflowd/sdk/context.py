@@ -1,0 +1,312 @@
+"""The Context: all that a job's function gets. It reads this chunk, and writes where only this attempt writes.
+
+Reading and quarantining put watches into the plan, writing puts the checks there; their numbers arrive with the
+write itself. What a job wrote becomes visible to others only afterwards, when the runner has validated it and the
+daemon has published it: nothing here can publish.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from dataflowd import checks as declared_checks
+from dataflowd import formats
+from dataflowd.faults import AttemptError
+from dataflowd.formats import files
+from dataflowd.masking import mask, printable
+from dataflowd.nearest import did_you_mean
+from dataflowd.order import Input, attempt_location
+from dataflowd.sdk import quarantine as sieves
+from dataflowd.sdk.watch import Watch
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator, Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from dataflowd.order import Dataset, Order, Output
+
+T = TypeVar("T")
+
+
+class Reporter(Protocol):
+    """Where a job's words go while it runs."""
+
+    def log(self, line: str) -> None: ...
+    def progress(self, done: int, total: int | None) -> None: ...
+
+
+@dataclass
+class Node:
+    """What one named step did."""
+
+    node: str
+    items: int = 0
+    successes: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+
+    def count(self, successes: int = 0, failures: int = 0) -> None:
+        self.successes += successes
+        self.failures += failures
+        self.items += successes + failures
+
+
+@dataclass(frozen=True)
+class Written:
+    """An output that was written, and what was observed meanwhile."""
+
+    dataset: Dataset
+    location: str
+    schema: StructType
+    checks: Mapping[str, Any]
+    compiled: list[declared_checks.ColumnCheck]
+    observed: dict[str, Any]
+
+    @property
+    def rows(self) -> int:
+        return int(self.observed[declared_checks.ROWS])
+
+
+class Log:
+    """`ctx.log.info("loaded", rows=10)`: events with keys, to the attempt's own log."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def debug(self, event: str, **keys: Any) -> None:
+        self._write("debug", event, keys)
+
+    def info(self, event: str, **keys: Any) -> None:
+        self._write("info", event, keys)
+
+    def warning(self, event: str, **keys: Any) -> None:
+        self._write("warning", event, keys)
+
+    def error(self, event: str, **keys: Any) -> None:
+        self._write("error", event, keys)
+
+    def _write(self, level: str, event: str, keys: dict[str, Any]) -> None:
+        line = " ".join([level, event, *(f"{key}={value!r}" for key, value in keys.items())])
+        self._reporter.log(mask(printable(line, keep="\t")))
+
+
+@dataclass
+class Context:
+    order: Order
+    spark: SparkSession
+    reporter: Reporter
+    stop: threading.Event
+    params: Any = None
+    frames: Mapping[str, DataFrame] = field(default_factory=dict)  # inputs given as they are, by a test
+    sample: float | None = None
+    _written: dict[str, Written] = field(default_factory=dict)
+    _sieves: list[sieves.Sieve] = field(default_factory=list)
+    _counts: dict[str, Watch] = field(default_factory=dict)
+    _nodes: dict[str, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.log = Log(self.reporter)
+
+    @property
+    def dataid(self) -> str:
+        return self.order.dataid
+
+    @property
+    def jobid(self) -> str:
+        return self.order.jobid
+
+    @property
+    def attempt(self) -> int:
+        return self.order.attempt
+
+    @property
+    def cancelled(self) -> bool:
+        """True when somebody has cancelled the attempt: a long loop of Python code should look here and return."""
+        return self.stop.is_set()
+
+    def input(self, name: str) -> Input:
+        return _named(self.order.inputs, name, "input", self.jobid)
+
+    def output(self, name: str) -> Output:
+        return _named(self.order.outputs, name, "output", self.jobid)
+
+    def progress(self, done: int, total: int | None = None) -> None:
+        self.reporter.progress(done, total)
+
+    @contextmanager
+    def node(self, name: str) -> Iterator[Node]:
+        """Names a step: its time, and what `node.count` adds, are kept with the attempt and summed per job."""
+        found = self._nodes.setdefault(name, Node(name))
+        began = time.monotonic()
+        try:
+            yield found
+        finally:
+            found.seconds += time.monotonic() - began
+
+    def read(self, name: str) -> DataFrame:
+        """This chunk of an input. Broken records of CSV and JSON go to quarantine, never silently to NULL."""
+        source = self.input(name)
+        frame = self.frames[name] if name in self.frames else self._load(source)
+        if self.sample is not None:
+            frame = frame.sample(self.sample, seed=0)
+        if formats.CORRUPT_COLUMN in frame.columns:
+            return self._without_broken(source, frame)
+        if self._must_count(source):
+            from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+            self._counts[name] = Watch(frame, [F.count(F.lit(1)).alias("rows")])
+            return self._counts[name].frame
+        return frame
+
+    def quarantine(
+        self, frame: DataFrame, *, unless: str | Column, item: str | Column | None = None, reason: str = ""
+    ) -> DataFrame:
+        """The rows for which the condition holds. The others, also those for which it is NULL, are set aside."""
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+        condition = F.expr(unless) if isinstance(unless, str) else unless
+        is_bad = ~F.coalesce(condition, F.lit(False))
+        said = reason or (f"not {unless}" if isinstance(unless, str) else "the condition does not hold")
+        found, passed = sieves.sieve(
+            frame,
+            name=self._free_name(reason or "quarantine"),
+            is_bad=is_bad,
+            code="BAD_RECORD",
+            reason=said,
+            item=F.col(declared_checks.quoted(item)) if isinstance(item, str) else item,
+        )
+        self._sieves.append(found)
+        return passed.where(~is_bad)
+
+    def write(self, name: str, frame: DataFrame) -> None:
+        """Writes an output, once, and observes its checks on the way."""
+        output = self.output(name)
+        if name in self._written:
+            raise AttemptError(
+                "JOB_FAILED", f"the output {name!r} is written twice", "union the parts and write them once"
+            )
+        if not self._written:
+            for watch in [*self._counts.values(), *(one.watch for one in self._sieves)]:
+                watch.expire()
+        watch, describe = self._observed(output, frame)
+        location = self._store(watch.frame, output)
+        self._written[name] = describe(location)
+
+    def adopt(self, name: str) -> None:
+        """Takes data that somebody else has put at an output's location for this output, once its checks are observed."""
+        output = self.output(name)
+        if output.location is None:
+            raise AttemptError(
+                "INVALID_PATH", f"the output {name!r} has no location", "give it one in the flow file"
+            )
+        location = output.location.replace("{dataid}", self.dataid)
+        if not files.exists(self.spark, location):
+            raise AttemptError(
+                "DATA_NOT_READY",
+                f"there is nothing at {location}",
+                "put the data there, then resubmit the chunk",
+            )
+        frame = files.read(self.spark, output.dataset, [location])
+        if formats.CORRUPT_COLUMN in frame.columns:
+            frame = self._without_broken(Input(dataset=output.dataset, chunks=()), frame)
+        watch, describe = self._observed(output, frame)
+        watch.frame.write.format("noop").mode("overwrite").save()
+        self._written[name] = describe(location)
+
+    def written(self) -> dict[str, Written]:
+        return dict(self._written)
+
+    def seen(self) -> list[sieves.Seen]:
+        return [one.seen() for one in self._sieves]
+
+    def nodes(self) -> list[Node]:
+        return list(self._nodes.values())
+
+    def input_rows(self) -> dict[str, int | None]:
+        """The rows of each input: from its manifest, or as they were counted when it was read."""
+        return {
+            name: int(self._counts[name].values()["rows"]) if name in self._counts else source.rows
+            for name, source in self.order.inputs.items()
+        }
+
+    def _observed(self, output: Output, frame: DataFrame) -> tuple[Watch, Callable[[str], Written]]:
+        """The frame with its checks on it, and what to call with its location when it was written."""
+        declared = dict(output.dataset.checks)
+        if output.dataset.columns and "schema" not in declared:
+            declared["schema"] = {"columns": output.dataset.columns, "severity": "error"}
+        compiled = declared_checks.column_checks(declared, frame.schema, output.name)
+        for column in declared.get("unique", {}).get("columns", []):
+            declared_checks.require(frame.columns, column, "unique", output.name)
+        watch = Watch(frame, declared_checks.aggregates(compiled))
+        began = time.monotonic()
+
+        def describe(location: str) -> Written:
+            node = self._nodes.setdefault(f"write {output.name}", Node(f"write {output.name}"))
+            found = Written(output.dataset, location, frame.schema, declared, compiled, watch.values())
+            node.count(successes=found.rows)
+            node.seconds += time.monotonic() - began
+            return found
+
+        return watch, describe
+
+    def _load(self, source: Input) -> DataFrame:
+        if source.dataset.format in formats.FILES or source.dataset.format in {"delta", "iceberg"}:
+            return files.read(self.spark, source.dataset, source.locations)
+        raise AttemptError(
+            "INVALID_PATH",
+            f"the input {source.name!r} has the format {source.dataset.format!r}, which ctx.read does not read",
+            "use ctx.input(name).connection and read it in the job",
+        )
+
+    def _store(self, frame: DataFrame, output: Output) -> str:
+        if output.location is None:
+            raise AttemptError(
+                "INVALID_PATH",
+                f"the output {output.name!r} has no location",
+                "give the dataset a location in the flow file",
+            )
+        location = attempt_location(output.location, self.dataid, self.attempt)
+        files.write(frame, output.dataset, location)
+        return location
+
+    def _without_broken(self, source: Input, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+        corrupt = F.col(formats.CORRUPT_COLUMN)
+        found, passed = sieves.sieve(
+            frame,
+            name=f"read {source.name}",
+            is_bad=corrupt.isNotNull(),
+            code="MALFORMED",
+            reason=f"does not fit the schema of {source.name}",
+            item=None,
+            record=corrupt,
+        )
+        self._sieves.append(found)
+        if source.rows is None:
+            self._counts[source.name] = found.watch
+        return passed.where(corrupt.isNull()).drop(formats.CORRUPT_COLUMN)
+
+    def _must_count(self, source: Input) -> bool:
+        compared = (output.dataset.checks.get("row_count", {}) for output in self.order.outputs.values())
+        return source.rows is None and any(check.get("input") == source.name for check in compared)
+
+    def _free_name(self, name: str) -> str:
+        taken = {one.name for one in self._sieves}
+        return name if name not in taken else f"{name} ({len(taken)})"
+
+
+def _named(known: Mapping[str, T], name: str, what: str, jobid: str) -> T:
+    if name not in known:
+        raise AttemptError(
+            "JOB_FAILED",
+            f"job {jobid} has no {what} {name!r}{did_you_mean(name, known)}",
+            f"declare it in the flow file; its {what}s are {', '.join(known) or 'none'}",
+        )
+    return known[name]

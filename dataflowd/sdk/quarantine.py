@@ -1,0 +1,167 @@
+"""Bad records, set aside in the pass that reads or writes the good ones.
+
+A watch stands where the rows pass: it counts all of them and the bad ones, and keeps the bad ones themselves, so that
+the source is scanned once. It refers to every column: Spark could otherwise leave out those that the job does not use,
+and a record that is broken only there would go by as a good one. How many records are kept is bounded (KEPT); more than
+that fail the attempt, because a bad record that is neither published nor stored would be lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dataflowd.checks import quoted
+from dataflowd.faults import AttemptError
+from dataflowd.sdk.watch import Watch
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+KEPT = 10_000
+RECORD_CHARACTERS = 4000
+ITEM_CHARACTERS = 200
+FILE_COLUMN = "_dataflow_file"
+
+
+@dataclass(frozen=True)
+class Bad:
+    item: str
+    code: str
+    reason: str
+    record: str
+    source: str | None
+
+    def document(self) -> dict[str, Any]:
+        details: dict[str, Any] = {"record": _parsed(self.record), "source": self.source}
+        return {"item": self.item, "code": self.code, "reason": self.reason, "details": details}
+
+
+@dataclass(frozen=True)
+class Sieve:
+    """One place where rows are judged."""
+
+    name: str
+    code: str
+    reason: str
+    watch: Watch
+
+    def seen(self) -> Seen:
+        values = self.watch.values()
+        kept = [
+            Bad(row["item"], self.code, row["reason"], row.get("record", ""), row.get("source"))
+            for row in json.loads(values["kept"] or "[]")
+        ]
+        return Seen(self.name, int(values["rows"]), int(values["bad"]), tuple(kept))
+
+
+@dataclass(frozen=True)
+class Seen:
+    name: str
+    rows: int
+    bad: int
+    kept: tuple[Bad, ...]
+
+
+def sieve(  # noqa: PLR0913 - all that is known about a bad record
+    frame: DataFrame,
+    *,
+    name: str,
+    is_bad: Column,
+    code: str,
+    reason: str,
+    item: Column | None,
+    record: Column | None = None,
+) -> tuple[Sieve, DataFrame]:
+    """The sieve, and the frame in which all rows pass it; the caller keeps the good ones."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    columns = frame.columns
+    with_file = _with_file(frame)
+    whole = F.to_json(F.struct(*[F.col(quoted(column)) for column in columns]))
+    shown = F.left(record if record is not None else whole, F.lit(RECORD_CHARACTERS))
+    # Without a name of its own a record goes by its content.
+    itself = F.hex(F.xxhash64(whole)) if item is None else F.coalesce(item.cast("string"), F.lit("NULL"))
+    source = F.col(FILE_COLUMN) if FILE_COLUMN in with_file.columns else F.lit(None).cast("string")
+    kept = F.struct(
+        F.left(itself, F.lit(ITEM_CHARACTERS)).alias("item"),
+        F.lit(reason).alias("reason"),
+        shown.alias("record"),
+        source.alias("source"),
+    )
+    order = F.when(is_bad, F.xxhash64(whole))
+    watch = Watch(
+        with_file,
+        [
+            F.count(F.lit(1)).alias("rows"),
+            F.count_if(is_bad).alias("bad"),
+            # As text: ten thousand structures would be pickled one by one.
+            F.to_json(F.min_by(F.when(is_bad, kept), order, KEPT)).alias("kept"),
+        ],
+    )
+    passed = watch.frame.drop(FILE_COLUMN)
+    return Sieve(name, code, reason, watch), passed
+
+
+def _with_file(frame: DataFrame) -> DataFrame:
+    """With the file that each row comes from, where there is one: not behind a join or an aggregation."""
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    try:
+        found = frame.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN))
+        found.columns  # noqa: B018 - Connect analyses only when it is asked
+    except AnalysisException:
+        return frame
+    return found
+
+
+def documents(seen: list[Seen]) -> list[dict[str, Any]]:
+    """As dataflow.finish takes them; equal items get a number, for each is stored under its own."""
+    times: Counter[str] = Counter()
+    found = []
+    for bad in (bad for one in seen for bad in one.kept):
+        times[bad.item] += 1
+        document = bad.document()
+        if times[bad.item] > 1:
+            document["item"] = f"{bad.item}#{times[bad.item]}"
+        found.append(document)
+    return found
+
+
+def check_limit(seen: list[Seen], limit: float | None) -> None:
+    """`limit`: a count, or a share of the rows when it is a float."""
+    for one in seen:
+        if one.bad > KEPT:
+            raise AttemptError(
+                "QUARANTINE_LIMIT",
+                f"{one.bad} of {one.rows} records are bad in {one.name}, and at most {KEPT} can be set aside; "
+                f"for example {_example(one)}",
+                "correct the source, or the condition that calls them bad",
+            )
+    if limit is None:
+        return
+    bad, rows = sum(one.bad for one in seen), max((one.rows for one in seen), default=0)
+    allowed = limit * rows if isinstance(limit, float) else limit
+    if bad > allowed:
+        worst = max(seen, key=lambda one: one.bad)
+        shown = f"{limit:.2%}" if isinstance(limit, float) else str(limit)
+        raise AttemptError(
+            "QUARANTINE_LIMIT",
+            f"{bad} of {rows} records are bad, and the job allows {shown}; for example {_example(worst)}",
+            "correct the source, or raise quarantine in the job",
+        )
+
+
+def _example(seen: Seen) -> str:
+    return f"{seen.kept[0].item}: {seen.kept[0].reason}: {seen.kept[0].record}" if seen.kept else "none"
+
+
+def _parsed(record: str) -> Any:
+    """A record that is JSON is stored as such, so that it can be queried; anything else as the text it was."""
+    try:
+        return json.loads(record)
+    except ValueError:
+        return record

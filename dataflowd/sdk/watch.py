@@ -1,0 +1,47 @@
+"""Aggregates over rows that pass by, taken in the pass that an action makes anyway.
+
+Spark's Observation keeps what the first action saw. That is the whole truth for an ordinary job, whose first action is
+the write, and wrong for one that looked at its data before (`show`, `limit`): such a watch is stale, and its numbers
+are taken again by a pass of its own, as they are when no action ever passed it. So they are exact always, and free as
+a rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+class Watch:
+    def __init__(self, frame: DataFrame, expressions: list[Column]) -> None:
+        from pyspark.sql import Observation  # noqa: PLC0415
+
+        self._source = frame
+        self._expressions = expressions
+        self._observation = Observation()
+        self._is_stale = False
+        self.frame = frame.observe(self._observation, *expressions)
+
+    def expire(self) -> None:
+        """Called before the writing starts: what was observed until now was seen by some other action."""
+        self._is_stale = self._is_stale or self._is_complete()
+
+    def values(self) -> dict[str, Any]:
+        if self._is_stale or not self._has_values():
+            row = self._source.agg(*self._expressions).first()
+            return dict(row.asDict(recursive=False)) if row is not None else {}
+        return dict(self._observation.get)
+
+    def _is_complete(self) -> bool:
+        inside = getattr(self._observation, "_jo", None)
+        if inside is not None:
+            return bool(inside.future().isCompleted())
+        # Connect's Observation is filled with the answer to the action, and empty until then.
+        return bool(getattr(self._observation, "_result", None))
+
+    def _has_values(self) -> bool:
+        """The optimiser may find that no row can pass, and leave the watch out with the rest of the plan."""
+        inside = getattr(self._observation, "_jo", None)
+        return self._is_complete() and (inside is None or inside.getRow().size() == len(self._expressions))

@@ -1,0 +1,128 @@
+"""Runs a job in a unit test: on DataFrames or files, with no daemon and no database.
+
+```python
+def test_negative_amounts_are_set_aside(spark):
+    raw = spark.createDataFrame([(1, 5.0), (2, -1.0)], "order_id bigint, amount double")
+    ran = run_job(clean_orders, spark, {"raw_orders": raw}, ["orders"], params={"currency": "EUR"})
+    assert [row.order_id for row in ran.outputs["orders"].collect()] == [1]
+    assert ran.quarantine[0]["item"] == "2"
+```
+
+It goes through the same steps as under the daemon, checks and quarantine included; what the job wrote is read into
+memory, and nothing stays on the disk. A failing job raises as its attempt would have failed (AttemptError).
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from dataflowd.formats import files
+from dataflowd.order import Chunk, Dataset, Input, Order, Output
+from dataflowd.runner import execute
+from dataflowd.runner.explain import fault
+from dataflowd.sdk.context import Context
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from dataflowd.flow.model import Dataset as Declared
+
+
+@dataclass
+class Recorded:
+    """What a job said while it ran."""
+
+    lines: list[str] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    done: list[tuple[int, int | None]] = field(default_factory=list)
+
+    def log(self, line: str) -> None:
+        self.lines.append(line)
+
+    def progress(self, done: int, total: int | None) -> None:
+        self.done.append((done, total))
+
+    def step(self, name: str) -> None:
+        self.steps.append(name)
+
+
+@dataclass(frozen=True)
+class Ran:
+    outputs: dict[str, DataFrame]
+    quarantine: list[dict[str, Any]]
+    checks: list[dict[str, Any]]
+    nodes: list[dict[str, Any]]
+    lines: list[str]
+
+
+def run_job(  # noqa: PLR0913 - all but the first four have defaults
+    function: Callable[[Context], Any],
+    spark: SparkSession,
+    inputs: Mapping[str, DataFrame | Path],
+    outputs: Iterable[str],
+    *,
+    params: Mapping[str, Any] | None = None,
+    dataid: str = "test",
+    datasets: Mapping[str, Declared] | None = None,
+    quarantine: float | None = None,
+) -> Ran:
+    """`inputs`: a DataFrame, or a file that is read as its dataset says. `datasets`: `dataflowd.flow.load(...).datasets`."""
+    declared = datasets or {}
+    with TemporaryDirectory(prefix="dataflowd-test-") as directory:
+        order = Order(
+            attempt=1,
+            jobid=getattr(function, "__name__", "job"),
+            dataid=dataid,
+            tag="dataflow-test",
+            params=dict(params or {}),
+            code="",
+            directory="",
+            quarantine=quarantine,
+            inputs={name: _input(name, value, declared) for name, value in inputs.items()},
+            outputs={
+                name: Output(dataset=_dataset(name, declared), location=f"{directory}/{name}")
+                for name in outputs
+            },
+        )
+        said = Recorded()
+        frames = {name: value for name, value in inputs.items() if not isinstance(value, Path)}
+        ctx = Context(order, spark, said, threading.Event(), frames=frames)
+        try:
+            execute.run(ctx, function)
+            found = execute.validate(ctx)
+        except (Exception, SystemExit) as error:
+            raise fault(error) from error
+        written = {
+            name: _in_memory(spark, item.dataset, item.location) for name, item in ctx.written().items()
+        }
+    return Ran(written, found["quarantine"], found["checks"], found["nodes"], said.lines)
+
+
+def _input(name: str, value: DataFrame | Path, declared: Mapping[str, Declared]) -> Input:
+    location = str(value) if isinstance(value, Path) else None
+    return Input(dataset=_dataset(name, declared), chunks=(Chunk(dataid="test", location=location),))
+
+
+def _dataset(name: str, declared: Mapping[str, Declared]) -> Dataset:
+    if name not in declared:
+        return Dataset(name=name)
+    found = declared[name]
+    return Dataset(
+        name=name,
+        format=found.format,
+        columns=found.columns,
+        options=dict(found.options),
+        checks=dict(found.checks),
+        custom_checks=tuple(dict(check) for check in found.custom_checks),
+    )
+
+
+def _in_memory(spark: SparkSession, dataset: Dataset, location: str) -> DataFrame:
+    frame = files.read(spark, dataset, [location])
+    return spark.createDataFrame(frame.collect(), frame.schema)

@@ -1,0 +1,9 @@
+-- Totals of one day, a row for each customer. :dataid and the job's parameters are bound by name.
+SELECT
+    :dataid AS day,
+    customer,
+    count(*) AS orders,
+    sum(amount) AS total
+FROM orders
+GROUP BY customer
+HAVING sum(amount) >= :least

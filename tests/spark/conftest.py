@@ -1,0 +1,7 @@
+"""Spark is started once, for all that need it."""
+
+from __future__ import annotations
+
+from tests.fix_spark import spark
+
+__all__ = ["spark"]

@@ -1,0 +1,366 @@
+"""What a job's author sees, on real Spark and without a daemon: dataflowd.testing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import BaseModel
+
+import dataflowd.flow
+from dataflowd import Context, job, jobs
+from dataflowd.faults import AttemptError
+from dataflowd.flow.model import Dataset
+from dataflowd.runner import code
+from dataflowd.sdk import quarantine as sieves
+from dataflowd.settings import Settings
+from dataflowd.testing import run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
+RAW = """order_id,customer,amount,ordered_at
+1,ann,10.00,2026-01-01T08:00:00
+2,bob,20.00,2026-01-01T09:00:00
+3,ann,-5.00,2026-01-01T10:00:00
+4,eve,xx,2026-01-01T10:00:00
+5,eve
+6,eve,1.00,2026-01-01T10:00:00,more
+7,ann,2.50,2026-01-01T11:00:00
+"""
+
+
+def dataset(name: str, **known: Any) -> Dataset:
+    return Dataset(name=name, **({"options": {}, "checks": {}} | known))
+
+
+@pytest.fixture
+def numbers(spark: SparkSession) -> DataFrame:
+    return spark.range(100).selectExpr("id", "id % 10 AS digit", "if(id = 13, NULL, 'x' || id) AS name")
+
+
+@job
+def forward(ctx: Context) -> None:
+    ctx.write("out", ctx.read("numbers"))
+
+
+def test_the_example_cleans_a_real_file(spark: SparkSession, tmp_path: Path) -> None:
+    flow = dataflowd.flow.load(QUICKSTART / "flow.toml", Settings(data_dir=tmp_path))
+    (tmp_path / "raw.csv").write_text(RAW)
+    function = code.named("jobs:clean_orders", str(QUICKSTART))
+    try:
+        ran = run_job(
+            function,
+            spark,
+            {"raw_orders": tmp_path / "raw.csv"},
+            ["orders"],
+            params={"currency": "EUR"},
+            datasets=flow.datasets,
+        )
+    finally:
+        sys.path.remove(str(QUICKSTART))
+        sys.modules.pop("jobs")
+    good = ran.outputs["orders"].orderBy("order_id").collect()
+    assert [(row.order_id, row.currency) for row in good] == [(1, "EUR"), (2, "EUR"), (7, "EUR")]
+    bad = {(item["code"], str(item["details"]["record"])) for item in ran.quarantine}
+    malformed = {record for kind, record in bad if kind == "MALFORMED"}
+    assert malformed == {
+        "4,eve,xx,2026-01-01T10:00:00",
+        "5,eve",
+        "6,eve,1.00,2026-01-01T10:00:00,more",
+    }
+    (negative,) = (item for item in ran.quarantine if item["code"] == "BAD_RECORD")
+    assert (negative["item"], negative["reason"]) == ("3", "amount must be positive")
+    assert negative["details"]["record"]["customer"] == "ann"
+    assert negative["details"]["source"].endswith("/raw.csv")
+    assert all(check["passed"] for check in ran.checks)
+    assert {check["name"] for check in ran.checks} >= {"min_rows", "unique(order_id)", "row_count", "schema"}
+    nodes = {node["node"]: node for node in ran.nodes}
+    assert (nodes["read raw_orders"]["items"], nodes["read raw_orders"]["failures"]) == (7, 3)
+    assert nodes["amount must be positive"]["failures"] == 1
+    assert "enrich" in nodes
+
+
+def test_a_spark_sql_file_gets_views_and_bound_parameters(spark: SparkSession) -> None:
+    own = spark.newSession()
+    orders = own.createDataFrame([("ann", 3), ("ann", 4), ("bob", 1)], "customer string, amount int")
+    function = code.sql_function(QUICKSTART / "daily_totals.sql")
+    ran = run_job(
+        function,
+        own,
+        {"orders": orders},
+        ["daily_totals"],
+        params={"least": 2},
+        dataid="2026'--",
+    )
+    assert [tuple(row) for row in ran.outputs["daily_totals"].collect()] == [("2026'--", "ann", 2, 7)]
+
+
+def test_checks_are_judged_with_what_was_observed_and_its_limit(
+    spark: SparkSession, numbers: DataFrame
+) -> None:
+    warn = {"severity": "warn"}
+    declared = {
+        "min_rows": {"value": 101, **warn},
+        "max_rows": {"value": 99, **warn},
+        "not_null": {"columns": ["id", "name"], **warn},
+        "unique": {"columns": ["digit"], **warn},
+        "accepted_values": {"digit": {"values": [0, 1, 2, 3, 4, 5, 6, 7], **warn}},
+        "range": {"id": {"min": 5, "max": 90, **warn}},
+        "regex": {"name": {"pattern": "x[0-9]", **warn}},
+        "schema": {"columns": "id bigint, digit bigint", **warn},
+        "row_count": {"input": "numbers", "tolerance": 0, **warn},
+    }
+    ran = run_job(
+        forward, spark, {"numbers": numbers}, ["out"], datasets={"out": dataset("out", checks=declared)}
+    )
+    observed = {check["name"]: (check["passed"], check["observed"]) for check in ran.checks}
+    assert observed == {
+        "min_rows": (False, "100"),
+        "max_rows": (False, "100"),
+        "not_null(id)": (True, "0 of 100 rows"),
+        "not_null(name)": (False, "1 of 100 rows"),
+        "unique(digit)": (False, "90 rows too many"),
+        "accepted_values(digit)": (False, "20 of 100 rows, such as '8'"),
+        "range(id)": (False, "14 of 100 rows, such as '0'"),
+        "regex(name)": (False, "89 of 100 rows, such as 'x10'"),
+        "schema": (False, "id bigint, digit bigint, name string"),
+        "row_count": (True, "100"),
+    }
+    expected = {check["name"]: check["expected"] for check in ran.checks}
+    assert expected["min_rows"] == "at least 101"
+    assert expected["row_count"] == "100 rows of numbers"
+
+
+def test_a_broken_check_of_severity_error_stops_publication(spark: SparkSession, numbers: DataFrame) -> None:
+    declared = {"unique": {"columns": ["digit"], "severity": "error"}}
+    with pytest.raises(AttemptError, match=r"out: unique\(digit\): observed 90 rows too many") as stopped:
+        run_job(
+            forward, spark, {"numbers": numbers}, ["out"], datasets={"out": dataset("out", checks=declared)}
+        )
+    assert stopped.value.code == "CHECK_FAILED"
+
+
+def test_large_and_small_chunks_agree_on_what_is_unique(
+    spark: SparkSession, numbers: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = {"unique": {"columns": ["digit", "name"], "severity": "error"}}
+    many = numbers.union(numbers.where("id < 5 OR id = 13"))
+    for small in (0, 10**9):
+        monkeypatch.setattr("dataflowd.formats.files.SMALL_BYTES", small)
+        with pytest.raises(AttemptError, match="observed 5 rows too many"):
+            run_job(
+                forward, spark, {"numbers": many}, ["out"], datasets={"out": dataset("out", checks=declared)}
+            )
+
+
+def test_a_check_of_a_column_that_was_not_written_says_so(spark: SparkSession, numbers: DataFrame) -> None:
+    declared = {"not_null": {"columns": ["nam"], "severity": "warn"}}
+    with pytest.raises(AttemptError, match=r"which the output does not have .did you mean 'name'"):
+        run_job(
+            forward, spark, {"numbers": numbers}, ["out"], datasets={"out": dataset("out", checks=declared)}
+        )
+
+
+def no_gaps(frame: DataFrame) -> bool | str:
+    return True if frame.count() == 100 else "there are gaps"
+
+
+def test_custom_checks_see_what_was_written(spark: SparkSession, numbers: DataFrame) -> None:
+    custom = ({"function": f"{__name__}:no_gaps", "severity": "error"},)
+    declared = {"out": dataset("out", custom_checks=custom)}
+    sys.modules[__name__] = sys.modules.get(__name__) or sys.modules[no_gaps.__module__]
+    ran = run_job(forward, spark, {"numbers": numbers}, ["out"], datasets=declared)
+    assert [check["passed"] for check in ran.checks] == [True]
+    with pytest.raises(AttemptError, match="there are gaps"):
+        run_job(forward, spark, {"numbers": numbers.limit(5)}, ["out"], datasets=declared)
+
+
+def test_a_condition_that_is_null_does_not_hold(spark: SparkSession, numbers: DataFrame) -> None:
+    def sift(ctx: Context) -> None:
+        ctx.write("out", ctx.quarantine(ctx.read("numbers"), unless="name <> 'x1'", item="id"))
+
+    ran = run_job(sift, spark, {"numbers": numbers}, ["out"])
+    assert {item["item"] for item in ran.quarantine} == {"1", "13"}
+    assert ran.outputs["out"].count() == 98
+
+
+def test_a_look_at_the_data_before_the_write_does_not_spoil_the_counts(
+    spark: SparkSession, numbers: DataFrame
+) -> None:
+    def peek(ctx: Context) -> None:
+        good = ctx.quarantine(ctx.read("numbers"), unless="digit <> 3", item="id")
+        good.limit(2).collect()
+        ctx.write("out", good)
+
+    ran = run_job(peek, spark, {"numbers": numbers}, ["out"])
+    assert len(ran.quarantine) == 10
+
+
+def test_records_are_set_aside_behind_an_aggregation_too(spark: SparkSession, numbers: DataFrame) -> None:
+    def total(ctx: Context) -> None:
+        sums = ctx.read("numbers").groupBy("digit").count()
+        ctx.write("out", ctx.quarantine(sums, unless="digit > 1", item="digit").groupBy().count())
+
+    ran = run_job(total, spark, {"numbers": numbers}, ["out"])
+    assert {item["item"] for item in ran.quarantine} == {"0", "1"}
+    assert ran.outputs["out"].collect()[0][0] == 8
+
+
+def test_equal_items_are_all_kept(spark: SparkSession) -> None:
+    def sift(ctx: Context) -> None:
+        ctx.write("out", ctx.quarantine(ctx.read("rows"), unless="good", item="name"))
+
+    rows = spark.createDataFrame([("a", False), ("a", False), ("b", True)], "name string, good boolean")
+    ran = run_job(sift, spark, {"rows": rows}, ["out"])
+    assert {item["item"] for item in ran.quarantine} == {"a", "a#2"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "stops"), [(10, False), (9, True), (0.1, False), (0.09, True), (None, False)]
+)
+def test_a_threshold_by_count_or_share_fails_the_attempt(
+    spark: SparkSession, numbers: DataFrame, limit: float | None, stops: bool
+) -> None:
+    def sift(ctx: Context) -> None:
+        ctx.write("out", ctx.quarantine(ctx.read("numbers"), unless="digit <> 3", item="id"))
+
+    if not stops:
+        assert len(run_job(sift, spark, {"numbers": numbers}, ["out"], quarantine=limit).quarantine) == 10
+        return
+    with pytest.raises(AttemptError, match="10 of 100 records are bad") as stopped:
+        run_job(sift, spark, {"numbers": numbers}, ["out"], quarantine=limit)
+    assert stopped.value.code == "QUARANTINE_LIMIT"
+
+
+def test_bad_records_are_kept_when_no_good_one_can_pass(spark: SparkSession) -> None:
+    def sift(ctx: Context) -> None:
+        ctx.write("out", ctx.quarantine(ctx.read("rows"), unless="false", item="id"))
+
+    ran = run_job(sift, spark, {"rows": spark.range(3)}, ["out"])
+    assert {item["item"] for item in ran.quarantine} == {"0", "1", "2"}
+
+
+def test_more_bad_records_than_can_be_kept_fail_the_attempt(spark: SparkSession) -> None:
+    def sift(ctx: Context) -> None:
+        ctx.write("out", ctx.quarantine(ctx.read("rows"), unless="id < 5", item="id"))
+
+    with pytest.raises(AttemptError, match=f"at most {sieves.KEPT} can be set aside"):
+        run_job(sift, spark, {"rows": spark.range(sieves.KEPT + 6)}, ["out"])
+
+
+def test_broken_json_is_set_aside_even_in_columns_that_the_job_does_not_use(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lines = ['{"id": 1, "n": 5}', '{"id": 2, "n": "five"}', '{"id": 3, ', '{"id": 4, "n": 6, "more": 1}']
+    (tmp_path / "raw.json").write_text("\n".join(lines))
+
+    def pick(ctx: Context) -> None:
+        ctx.write("out", ctx.read("raw").select("id"))
+
+    declared = {"raw": dataset("raw", format="json", columns="id bigint, n int")}
+    ran = run_job(pick, spark, {"raw": tmp_path / "raw.json"}, ["out"], datasets=declared)
+    assert {row.id for row in ran.outputs["out"].collect()} == {1, 4}
+    assert {str(item["details"]["record"]) for item in ran.quarantine} == {
+        "{'id': 2, 'n': 'five'}",
+        lines[2],
+    }
+
+
+def test_a_json_document_over_many_lines_is_good_or_bad_as_a_whole(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "good.json").write_text('[{"id": 1,\n "n": 5}, {"id": 4, "n": 1}]')
+    (tmp_path / "bad.json").write_text('[{"id": 2,\n "n": "five"}, {"id": 3, "n": 1}]')
+    declared = {"raw": dataset("raw", format="json", columns="id bigint, n int", options={"multiLine": True})}
+    ran = run_job(jobs.copy, spark, {"raw": tmp_path}, ["out"], datasets=declared)
+    assert {row.id for row in ran.outputs["out"].collect()} == {1, 4}
+    assert {item["details"]["source"].rsplit("/", 1)[1] for item in ran.quarantine} == {"bad.json"}
+
+
+def test_a_quoted_line_break_is_no_broken_record_when_records_span_lines(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "raw.csv").write_text('1,"two\nlines",5\n2,"one",x\n')
+    declared = {
+        "raw": dataset("raw", format="csv", columns="id int, t string, n int", options={"multiLine": True}),
+        "out": dataset("out", format="json"),
+    }
+    ran = run_job(jobs.copy, spark, {"raw": tmp_path / "raw.csv"}, ["out"], datasets=declared)
+    assert [(row.id, row.t) for row in ran.outputs["out"].collect()] == [(1, "two\nlines")]
+    assert [item["details"]["record"] for item in ran.quarantine] == ['2,"one",x']
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet", "orc", "text"])
+def test_copy_writes_every_format_of_files(spark: SparkSession, kind: str) -> None:
+    rows = spark.createDataFrame([("a",), ("b",)], "value string")
+    declared = {"out": dataset("out", format=kind, columns="value string", checks={})}
+    ran = run_job(jobs.copy, spark, {"in": rows}, ["out"], datasets=declared)
+    assert sorted(row.value for row in ran.outputs["out"].collect()) == ["a", "b"]
+
+
+class Typed(BaseModel):
+    factor: int
+
+
+@job(params=Typed)
+def typed(ctx: Context) -> None:
+    ctx.log.info("scaled", factor=ctx.params.factor + 1, password="hunter2")  # noqa: S106
+    ctx.write("out", ctx.read("numbers"))
+
+
+def test_parameters_are_typed_by_the_jobs_own_model(spark: SparkSession, numbers: DataFrame) -> None:
+    ran = run_job(typed, spark, {"numbers": numbers}, ["out"], params={"factor": "2"})
+    assert ran.lines == ["info scaled factor=3 password=***"]
+    with pytest.raises(AttemptError, match="do not fit Typed: factor: Field required"):
+        run_job(typed, spark, {"numbers": numbers}, ["out"])
+
+
+def mistyped_parameter(ctx: Context) -> None:
+    ctx.write("out", ctx.read("numbers").where(ctx.params.curency))
+
+
+def mistyped_input(ctx: Context) -> None:
+    ctx.write("out", ctx.read("number"))
+
+
+def exits(ctx: Context) -> None:
+    ctx.log.info("about to leave")
+    sys.exit(3)
+
+
+def writes_nothing(ctx: Context) -> None:
+    ctx.read("numbers")
+
+
+def returns_what_it_should_write(ctx: Context) -> Any:
+    return ctx.read("numbers")
+
+
+def unknown_column(ctx: Context) -> None:
+    ctx.write("out", ctx.read("numbers").select("nix"))
+
+
+@pytest.mark.parametrize(
+    ("function", "code_word", "says", "has_frame"),
+    [
+        (mistyped_parameter, "JOB_FAILED", "no parameter 'curency' (did you mean 'currency'?)", True),
+        (mistyped_input, "JOB_FAILED", "no input 'number' (did you mean 'numbers'?)", False),
+        (exits, "JOB_FAILED", "the job called sys.exit(3)", True),
+        (writes_nothing, "NO_OUTPUT", "the job returned without writing out", False),
+        (returns_what_it_should_write, "NO_OUTPUT", "the DataFrame that it returned was not written", False),
+        (unknown_column, "JOB_FAILED", "`nix` cannot be resolved", True),
+    ],
+)
+def test_mistakes_of_job_code_are_told_to_their_author(  # noqa: PLR0913, PLR0917
+    spark: SparkSession, numbers: DataFrame, function: Any, code_word: str, says: str, has_frame: bool
+) -> None:
+    with pytest.raises(AttemptError) as told:
+        run_job(function, spark, {"numbers": numbers}, ["out"], params={"currency": "EUR"})
+    assert told.value.code == code_word
+    assert says in str(told.value)
+    assert "/sdk/" not in str(told.value)
+    assert (f"in {function.__name__}" in str(told.value)) == has_frame

@@ -1,0 +1,70 @@
+"""The hash of a job's code changes when its meaning may have changed, and only then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dataflowd import codehash
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JOBS = "import rates\nfrom tools import texts\n\ndef clean(ctx):\n    return rates.of(ctx) + 1\n"
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Path:
+    (tmp_path / "jobs.py").write_text(JOBS)
+    (tmp_path / "rates.py").write_text("def of(ctx):\n    from deep import inside\n    return 2\n")
+    (tmp_path / "deep.py").write_text("inside = 1\n")
+    (tmp_path / "other.py").write_text("x = 1\n")
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "__init__.py").write_text("")
+    (tmp_path / "tools" / "texts.py").write_text("from . import marks\n")
+    (tmp_path / "tools" / "marks.py").write_text("comma = ','\n")
+    return tmp_path
+
+
+def of(flow: Path) -> str:
+    return codehash.of_python(["jobs:clean"], flow)
+
+
+def test_comments_formatting_and_docstrings_do_not_count(flow: Path) -> None:
+    before = of(flow)
+    changed = JOBS.replace("\n\ndef", "\n\n\n# why\ndef").replace(":\n", ':\n    """What it does."""\n')
+    (flow / "jobs.py").write_text('"""All jobs."""\n' + changed)
+    assert of(flow) == before
+
+
+@pytest.mark.parametrize(
+    "name", ["jobs.py", "rates.py", "deep.py", "tools/texts.py", "tools/marks.py", "tools/__init__.py"]
+)
+def test_a_change_in_anything_that_it_imports_from_the_flow_counts(flow: Path, name: str) -> None:
+    before = of(flow)
+    with (flow / name).open("a") as file:
+        file.write("\nadded = 1\n")
+    assert of(flow) != before
+
+
+def test_what_it_does_not_import_does_not_count(flow: Path) -> None:
+    before = of(flow)
+    (flow / "other.py").write_text("x = 2\n")
+    assert of(flow) == before
+
+
+def test_code_that_cannot_be_parsed_has_a_hash_too(flow: Path) -> None:
+    (flow / "rates.py").write_text("def of(:\n")
+    before = of(flow)
+    (flow / "rates.py").write_text("def of(;\n")
+    assert of(flow) != before
+
+
+def test_comments_in_sql_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text("SELECT 1\nFROM x\n")
+    before = codehash.of_sql("a.sql", tmp_path)
+    (tmp_path / "a.sql").write_text("-- why\nSELECT 1   \n\n  FROM x\n")
+    assert codehash.of_sql("a.sql", tmp_path) == before
+    (tmp_path / "a.sql").write_text("SELECT 2\nFROM x\n")
+    assert codehash.of_sql("a.sql", tmp_path) != before
