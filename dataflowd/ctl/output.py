@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
@@ -29,6 +30,10 @@ _COLOURS: dict[State, str] = {
 
 def run(app: typer.Typer, name: str) -> int:
     """Runs a command line and returns its exit status; no traceback reaches a user unless it is asked for."""
+    # A locale that lacks a character of a job's message shows it escaped and goes on.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         status = app(prog_name=name, standalone_mode=False)
         sys.stdout.flush()
@@ -56,11 +61,19 @@ def say_json(value: Any) -> None:
 
 def mark(state: State) -> str:
     """A tick or a cross: coloured on a terminal only, in ASCII where the locale knows no other."""
-    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-    text = (_MARKS if encoding == "utf8" else _ASCII_MARKS)[state]
-    return (
-        f"{_COLOURS[state]}{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
-    )
+    return _coloured((_MARKS if unicode_output() else _ASCII_MARKS)[state], _COLOURS[state])
+
+
+def bold(text: str) -> str:
+    return _coloured(text, "\x1b[1m")
+
+
+def unicode_output() -> bool:
+    return (sys.stdout.encoding or "ascii").lower().replace("-", "") == "utf8"
+
+
+def _coloured(text: str, colour: str) -> str:
+    return f"{colour}{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,0 +1,87 @@
+"""Commands ask the database by named queries; `--explain` prints a query, filled in, instead of sending it.
+
+A command holds no rule of its own: it sends one query of sql/queries.sql, which calls one function or view, and shows
+what comes back.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+Row: TypeAlias = dict[str, Any]
+
+_PLACEHOLDER = re.compile(r"%\(([a-z_]+)\)s")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A named query with its parameters."""
+
+    name: str
+    parameters: dict[str, Any]
+
+    def text(self) -> str:
+        """The SQL with the values filled in, as a person would type it into psql."""
+        from psycopg import sql
+
+        from dataflowd import db
+
+        values = {key: _adapted(value) for key, value in self.parameters.items()}
+        return _PLACEHOLDER.sub(
+            lambda found: sql.Literal(values[found[1]]).as_string(None), db.query(self.name)
+        )
+
+    def send(self, connection: psycopg.Connection) -> list[Row]:
+        from psycopg.rows import dict_row
+
+        from dataflowd import db
+
+        values = {key: _adapted(value) for key, value in self.parameters.items()}
+        with db.translated(), connection.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(db.query(self.name), values).fetchall()
+
+
+def call(name: str, /, **parameters: Any) -> Call:
+    return Call(name, parameters)
+
+
+def explain(*calls: Call) -> None:
+    """Prints what would be sent, and ends the command."""
+    from dataflowd.ctl.output import say
+
+    for each in calls:
+        say(each.text())
+    raise typer.Exit
+
+
+@contextmanager
+def connected(context: typer.Context) -> Iterator[psycopg.Connection]:
+    from dataflowd import db
+    from dataflowd.ctl.setup import settings_of
+
+    with db.connect(settings_of(context)) as connection:
+        yield connection
+
+
+def ask(context: typer.Context, asked: Call, *, explained: bool) -> list[Row]:
+    """The rows that one query returns."""
+    if explained:
+        explain(asked)
+    with connected(context) as connection:
+        return asked.send(connection)
+
+
+def _adapted(value: Any) -> Any:
+    from psycopg.types.json import Jsonb
+
+    return Jsonb(value) if isinstance(value, dict) else value

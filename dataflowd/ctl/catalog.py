@@ -1,0 +1,193 @@
+"""What is declared, and what it did so far: jobs, datasets, lineage, stats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dataflowd.ctl import options
+from dataflowd.ctl.ask import ask, call
+from dataflowd.ctl.output import bold, columns, say, unicode_output
+from dataflowd.ctl.show import as_json, cell, duration, first_line, moment, size, table
+
+if TYPE_CHECKING:
+    from dataflowd.ctl.ask import Row
+
+Retired = Annotated[bool, typer.Option("--retired", help="Also what no flow declares any more.")]
+SHOWN_BRANCHES = 12
+
+
+def register(app: typer.Typer) -> None:
+    for command in (jobs, datasets, lineage, stats):
+        options.add(app, command)
+
+
+def jobs(
+    context: typer.Context,
+    *,
+    retired: Retired = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Every job: what it reads and writes, and how it is run."""
+    found = ask(context, call("jobs", retired=retired), explained=explained)
+    if json:
+        as_json(found)
+        return
+    table(
+        ["job", "flow", "kind", "inputs", "outputs", "limit", "attempts", "state", "description"],
+        [
+            [
+                row["jobid"],
+                row["flow"],
+                row["kind"],
+                row["inputs"],
+                row["outputs"],
+                row["max_running"],
+                row["max_attempts"],
+                "RETIRED" if row["retired"] else "PAUSED" if row["paused"] else "-",
+                first_line(row["description"]),
+            ]
+            for row in found
+        ],
+    )
+
+
+def datasets(
+    context: typer.Context,
+    *,
+    retired: Retired = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Every dataset: who makes and who reads it, where it is, and how many chunks are ready."""
+    found = ask(context, call("datasets", retired=retired), explained=explained)
+    if json:
+        as_json(found)
+        return
+    table(
+        ["dataset", "flow", "format", "producer", "consumers", "ready", "chunks", "place"],
+        [
+            [
+                row["datasetid"],
+                row["flow"],
+                row["format"],
+                row["producer"],
+                row["consumers"],
+                row["ready"],
+                row["chunks"],
+                row["place"],
+            ]
+            for row in found
+        ],
+    )
+
+
+def lineage(
+    context: typer.Context,
+    dataset: options.Dataset,
+    dataid: Annotated[
+        str | None, typer.Argument(metavar="DATAID", help="One slice of it, with the status of each chunk.")
+    ] = None,
+    *,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """What a dataset is made of, and what is made of it, as a tree.
+
+    Examples:
+    dataflowctl lineage orders
+    dataflowctl lineage orders 2026-01-31
+    """
+    found = ask(context, call("lineage", datasetid=dataset, dataid=dataid), explained=explained)
+    if json:
+        as_json(found)
+        return
+    top = next(row for row in found if row["depth"] == 0)
+    say(bold(_name(top)))
+    for direction, title in (("up", "made of"), ("down", "makes")):
+        rows = [row for row in found if row["direction"] == direction and row["depth"] > 0]
+        if rows:
+            say(f"{title}:")
+            _tree(rows, tuple(top["path"]), "")
+
+
+def _tree(rows: list[Row], parent: tuple[str, ...], indent: str) -> None:
+    children = [row for row in rows if tuple(row["path"][:-1]) == parent]
+    shown = children[:SHOWN_BRANCHES]
+    last, middle, through = ("└─ ", "├─ ", "│  ") if unicode_output() else ("`- ", "|- ", "|  ")
+    for place, row in enumerate(shown):
+        is_last = place == len(children) - 1
+        say(f"{indent}{last if is_last else middle}{_name(row)}  by {row['jobid']}")
+        below = [each for each in rows if tuple(each["path"][: len(parent) + 1]) == tuple(row["path"])]
+        _tree(below, tuple(row["path"]), indent + ("   " if is_last else through))
+    if len(children) > len(shown):
+        say(f"{indent}{last}... and {len(children) - len(shown)} more; --json lists all")
+
+
+def _name(row: Row) -> str:
+    if row["dataid"] is None:
+        return str(row["datasetid"])
+    code = f" ({row['code']})" if row["code"] else ""
+    return f"{row['datasetid']}/{row['dataid']}  {row['status'] or 'not there'}{code}"
+
+
+def stats(
+    context: typer.Context,
+    job: options.Job,
+    *,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """All about a job: source, configuration, chunks, exceptions, times, and what its nodes did."""
+    found = ask(context, call("job_stats", jobid=job), explained=explained)[0]["stats"]
+    if json:
+        as_json(found)
+        return
+    for line in columns(_facts(found)):
+        say(line)
+    if found["exceptions"]:
+        say()
+        table(
+            ["exception", "attempts", "last", "error"],
+            [
+                [e["code"], e["attempts"], moment(e["last"]), first_line(e["error"])]
+                for e in found["exceptions"]
+            ],
+        )
+    if found["nodes"]:
+        say()
+        table(
+            ["node", "attempts", "items", "successes", "failures", "time"],
+            [
+                [n["node"], n["attempts"], n["items"], n["successes"], n["failures"], duration(n["seconds"])]
+                for n in found["nodes"]
+            ],
+        )
+
+
+def _facts(found: dict[str, Any]) -> list[list[str]]:
+    execution, seconds = found["execution"], found["execution"]["seconds"]
+    configuration = ", ".join(f"{key} {cell(value)}" for key, value in found["configuration"].items())
+    outcomes = ", ".join(
+        f"{execution[key]} {key}" for key in ("done", "failed", "lost", "cancelled", "running")
+    )
+    times = ", ".join(f"{key} {duration(value)}" for key, value in seconds.items())
+    return [
+        ["job", cell(found["jobid"]) + (" (retired)" if found["retired"] else "")],
+        ["description", cell(found["description"] or None)],
+        ["created", f"{moment(found['created'])}, changed {moment(found['modified'])}"],
+        ["source", f"flow {found['flow'] or '-'}, {found['kind']}, code {cell(found['code_hash'])}"],
+        ["inputs", cell(found["inputs"])],
+        ["outputs", cell(found["outputs"])],
+        ["configuration", configuration],
+        [
+            "chunks",
+            ", ".join(f"{number} {status}" for status, number in sorted(found["chunks"].items())) or "-",
+        ],
+        ["published", f"{found['published']['rows']:,} rows, {size(found['published']['bytes'])}"],
+        ["attempts", f"{execution['attempts']}: {outcomes}"],
+        ["times", times],
+        ["quarantine", f"{found['quarantine']['open']} open, {found['quarantine']['resolved']} resolved"],
+    ]

@@ -1,0 +1,162 @@
+"""Limits and pauses, effective at once: pause, resume, concurrency."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dataflowd.ctl import options
+from dataflowd.ctl.ask import ask, call, connected, explain
+from dataflowd.ctl.output import say
+from dataflowd.ctl.show import as_json, confirm, counted, preview, table
+
+Jobs = Annotated[
+    list[str] | None, typer.Argument(metavar="JOB...", help="Names or globs (load_*); without: everything.")
+]
+Producer = Annotated[str | None, typer.Option("--dataset", help="The job that produces this dataset.")]
+Daemon = Annotated[str | None, typer.Option("--daemon", help="This daemon.")]
+NO_LIMIT = "none"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (pause, resume, concurrency):
+        options.add(app, command)
+
+
+def pause(  # noqa: PLR0913
+    context: typer.Context,
+    jobs: Jobs = None,
+    *,
+    dataset: Producer = None,
+    daemon: Daemon = None,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Start no new attempts; what runs goes on.
+
+    Examples:
+    dataflowctl pause                 everything
+    dataflowctl pause 'load_*'
+    """
+    _set(context, jobs, dataset, daemon, paused=True, json=json, explained=explained)
+
+
+def resume(  # noqa: PLR0913
+    context: typer.Context,
+    jobs: Jobs = None,
+    *,
+    dataset: Producer = None,
+    daemon: Daemon = None,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Go on after pause, with the same arguments. A job stays paused while everything is.
+
+    Examples:
+    dataflowctl resume
+    dataflowctl resume 'load_*'
+    """
+    _set(context, jobs, dataset, daemon, paused=False, json=json, explained=explained)
+
+
+def _set(  # noqa: PLR0913
+    context: typer.Context,
+    jobs: list[str] | None,
+    dataset: str | None,
+    daemon: str | None,
+    *,
+    paused: bool,
+    json: bool,
+    explained: bool,
+) -> None:
+    asked = call("pause", jobs=jobs or None, dataset=dataset, daemon=daemon, paused=paused)
+    found = ask(context, asked, explained=explained)
+    if json:
+        as_json(found)
+        return
+    state = "paused" if paused else "goes on"
+    for row in found:
+        say(f"{row['scope']} {state}" + (" (as before)" if row["was"] == paused else ""))
+
+
+def concurrency(  # noqa: PLR0913
+    context: typer.Context,
+    limit: Annotated[
+        str | None, typer.Argument(metavar="N", help="Attempts at a time; `none`: no limit of its own.")
+    ] = None,
+    *,
+    job: Annotated[str | None, typer.Option("--job", help="Of this job.")] = None,
+    daemon: Annotated[str | None, typer.Option("--daemon", help="Of this daemon.")] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Stop what is beyond it at once; it runs again later.")
+    ] = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Show the limits, or set one. A lowered limit waits for what runs, unless --now.
+
+    Examples:
+    dataflowctl concurrency
+    dataflowctl concurrency 20
+    dataflowctl concurrency 2 --job load_orders --now
+    """
+    scope = _scope(job, daemon)
+    shown = call("limits", scope=None if limit is None and scope == "global" else scope)
+    if limit is not None:
+        _limit(context, scope, _number(limit), now=now, yes=yes, json=json, explained=explained)
+    found = ask(context, shown, explained=explained)
+    if json:
+        as_json(found)
+        return
+    table(
+        ["scope", "running", "limit", "paused", "set in"],
+        [
+            [row["scope"], row["running"], row["concurrency"], row["paused"], row["declared_in"]]
+            for row in found
+        ],
+    )
+
+
+def _limit(  # noqa: PLR0913
+    context: typer.Context,
+    scope: str,
+    number: int | None,
+    *,
+    now: bool,
+    yes: bool,
+    json: bool,
+    explained: bool,
+) -> None:
+    setting = call("set_concurrency", scope=scope, concurrency=number)
+    if explained:
+        explain(setting, *([call("shed", scope=scope, dry_run=False)] if now else []))
+    with connected(context) as connection, connection.transaction():
+        setting.send(connection)
+        if not now:
+            return
+        surplus = call("shed", scope=scope, dry_run=True).send(connection)
+        if not surplus:
+            return
+        if not json:
+            preview(
+                ["job", "dataid", "daemon", "since"],
+                [[row["jobid"], row["dataid"], row["daemon"], row["claimed"]] for row in surplus],
+            )
+        confirm(f"stop {counted(len(surplus), 'attempt')} now, to run again later?", yes=yes)
+        call("shed", scope=scope, dry_run=False).send(connection)
+
+
+def _scope(job: str | None, daemon: str | None) -> str:
+    if job and daemon:
+        raise typer.BadParameter("a limit is of a job or of a daemon, not of both")
+    return f"job:{job}" if job else f"daemon:{daemon}" if daemon else "global"
+
+
+def _number(text: str) -> int | None:
+    if text == NO_LIMIT:
+        return None
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is neither a whole number nor `{NO_LIMIT}`")
+    return int(text)

@@ -1,0 +1,346 @@
+"""The keys of every command's `--json`: what `--help` lists, and what the tests hold the commands to.
+
+A type is text, integer, number, boolean, time (ISO 8601), list or object; `?` after it: or null. Keys are added, never
+renamed or removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a command prints: one object, or a list of them."""
+
+    keys: dict[str, str]
+    is_list: bool = True
+
+
+CAUSE = {
+    "code": "text",
+    "runs": "integer",
+    "retrying": "integer",
+    "jobs": "integer",
+    "first": "time?",
+    "last": "time?",
+    "example_jobid": "text?",
+    "example_dataid": "text?",
+    "reason": "text?",
+}
+DAEMON = {
+    "daemon": "text",
+    "hostname": "text",
+    "pid": "integer",
+    "environment": "text",
+    "version": "text",
+    "started": "time",
+    "lease_until": "time",
+    "state": "text",
+    "running": "integer",
+    "concurrency": "integer?",
+    "paused": "boolean",
+}
+JOB_STATUS = {
+    "jobid": "text",
+    "done": "integer",
+    "running": "integer",
+    "limit": "integer?",
+    "waiting": "integer",
+    "retry_later": "integer",
+    "failed": "integer",
+    "resubmit": "integer",
+    "held": "integer",
+    "quarantined": "integer",
+    "oldest_waiting": "time?",
+    "per_hour": "number?",
+    "eta_seconds": "number?",
+    "paused": "boolean",
+}
+ANSWER = {
+    "number": "integer",
+    "question": "text",
+    "answer": "boolean?",
+    "code": "text?",
+    "detail": "text",
+    "remedy": "text?",
+}
+BLOCKER = {
+    "code": "text",
+    "what": "text",
+    "runs": "integer",
+    "first": "text?",
+    "last": "text?",
+    "detail": "text",
+    "remedy": "text?",
+}
+ATTEMPTED = {
+    "jobid": "text",
+    "dataid": "text",
+    "attempt": "integer",
+    "daemon": "text",
+    "claimed": "time",
+}
+RESUBMITTED = {
+    "depth": "integer",
+    "jobid": "text",
+    "dataid": "text",
+    "was": "text",
+    "code": "text?",
+}
+
+KEYS: dict[str, Shape] = {
+    "status": Shape(
+        {
+            "at": "time",
+            "running": "integer",
+            "limit": "integer",
+            "paused": "boolean",
+            "waiting": "integer",
+            "needs_hand": "list of {code, count, detail, remedy}",
+            "causes": f"list of {{{', '.join(CAUSE)}}}",
+            "daemons": f"list of {{{', '.join(DAEMON)}}}",
+            "jobs": f"list of {{{', '.join(JOB_STATUS)}}}",
+        },
+        is_list=False,
+    ),
+    "chunks": Shape(
+        {
+            "dataid": "text",
+            "status": "text",
+            "jobid": "text?",
+            "rows": "integer?",
+            "bytes": "integer?",
+            "version": "integer",
+            "modified": "time",
+            "attempt": "integer?",
+            "code_hash": "text?",
+            "config_hash": "text?",
+            "validated": "boolean",
+            "external": "boolean",
+            "stale": "list?",
+            "code": "text?",
+            "reason": "text?",
+            "location": "text?",
+        }
+    ),
+    "runs": Shape(
+        {
+            "jobid": "text",
+            "dataid": "text",
+            "number": "integer",
+            "attempt": "integer",
+            "status": "text",
+            "claimed": "time",
+            "ended": "time?",
+            "seconds": "number",
+            "daemon": "text",
+            "code": "text?",
+            "error": "text?",
+            "retry_at": "time?",
+        }
+    ),
+    "attempts": Shape(
+        {
+            "number": "integer",
+            "attempt": "integer",
+            "status": "text",
+            "tries": "integer",
+            "lost": "integer",
+            "claimed": "time",
+            "started": "time?",
+            "ended": "time?",
+            "seconds": "number",
+            "daemon": "text",
+            "hostname": "text?",
+            "code": "text?",
+            "error": "text?",
+            "retry_at": "time?",
+            "forced": "boolean",
+            "tag": "text",
+            "inputs": "object",
+            "code_hash": "text?",
+            "config_hash": "text?",
+            "usage": "object",
+            "checks": "list",
+            "nodes": "list",
+        }
+    ),
+    "why": Shape(
+        {
+            "jobid": "text",
+            "dataid": "text?",
+            "state": "text?",
+            "questions": f"list of {{{', '.join(ANSWER)}}}",
+            "blockers": f"list of {{{', '.join(BLOCKER)}}}",
+        },
+        is_list=False,
+    ),
+    "history": Shape(
+        {
+            "at": "time",
+            "actor": "text",
+            "application": "text",
+            "kind": "text",
+            "datasetid": "text?",
+            "attempt": "integer?",
+            "from_status": "text?",
+            "to_status": "text?",
+            "code": "text?",
+            "reason": "text?",
+        }
+    ),
+    "resubmit": Shape(
+        {"dry_run": "boolean", "count": "integer", "runs": f"list of {{{', '.join(RESUBMITTED)}}}"},
+        is_list=False,
+    ),
+    "hold": Shape(
+        {"dry_run": "boolean", "count": "integer", "chunks": "list of {datasetid, dataid, was}"},
+        is_list=False,
+    ),
+    "release": Shape(
+        {"dry_run": "boolean", "count": "integer", "chunks": "list of {datasetid, dataid, becomes}"},
+        is_list=False,
+    ),
+    "cancel": Shape(
+        {"dry_run": "boolean", "count": "integer", "runs": f"list of {{{', '.join(ATTEMPTED)}}}"},
+        is_list=False,
+    ),
+    "pause": Shape({"scope": "text", "was": "boolean"}),
+    "resume": Shape({"scope": "text", "was": "boolean"}),
+    "concurrency": Shape(
+        {
+            "scope": "text",
+            "concurrency": "integer?",
+            "paused": "boolean",
+            "running": "integer",
+            "declared_in": "text",
+        }
+    ),
+    "ready": Shape({"datasetid": "text", "registered": "integer"}, is_list=False),
+    "jobs": Shape(
+        {
+            "jobid": "text",
+            "flow": "text",
+            "kind": "text",
+            "description": "text",
+            "inputs": "list",
+            "outputs": "list",
+            "max_running": "integer?",
+            "max_attempts": "integer",
+            "retry_delay_seconds": "number",
+            "timeout_seconds": "number?",
+            "priority": "integer",
+            "strict_order": "boolean",
+            "paused": "boolean",
+            "params": "object",
+            "code_hash": "text?",
+            "config_hash": "text?",
+            "created": "time",
+            "modified": "time",
+            "retired": "time?",
+        }
+    ),
+    "datasets": Shape(
+        {
+            "datasetid": "text",
+            "flow": "text",
+            "format": "text",
+            "description": "text",
+            "producer": "text?",
+            "consumers": "list",
+            "place": "text?",
+            "hostname": "text?",
+            "ordering": "text",
+            "environment": "text?",
+            "chunks": "integer",
+            "ready": "integer",
+            "created": "time",
+            "modified": "time",
+            "retired": "time?",
+        }
+    ),
+    "lineage": Shape(
+        {
+            "direction": "text",
+            "depth": "integer",
+            "path": "list",
+            "jobid": "text?",
+            "datasetid": "text",
+            "dataid": "text?",
+            "status": "text?",
+            "version": "integer?",
+            "code": "text?",
+        }
+    ),
+    "stats": Shape(
+        {
+            "jobid": "text",
+            "description": "text",
+            "created": "time",
+            "modified": "time",
+            "retired": "time?",
+            "flow": "text",
+            "kind": "text",
+            "code_hash": "text?",
+            "config_hash": "text?",
+            "inputs": "list",
+            "outputs": "list",
+            "configuration": "object",
+            "chunks": "object",
+            "exceptions": "list of {code, attempts, last, error}",
+            "quarantine": "object",
+            "execution": "object",
+            "published": "object",
+            "nodes": "list of {node, attempts, items, successes, failures, seconds}",
+        },
+        is_list=False,
+    ),
+    "quarantine list": Shape(
+        {
+            "jobid": "text",
+            "dataid": "text",
+            "itemid": "text",
+            "code": "text",
+            "reason": "text",
+            "created": "time",
+            "attempt": "integer",
+            "is_resolved": "boolean",
+            "resolved_by": "text?",
+            "resolved": "time?",
+        }
+    ),
+    "quarantine show": Shape(
+        {
+            "jobid": "text",
+            "dataid": "text",
+            "itemid": "text",
+            "attempt": "integer",
+            "code": "text",
+            "reason": "text",
+            "details": "object",
+            "created": "time",
+            "is_resolved": "boolean",
+            "resolved_by": "text?",
+            "resolved": "time?",
+            "resolution": "object?",
+        },
+        is_list=False,
+    ),
+    "quarantine resolve": Shape({"resolved": "integer"}, is_list=False),
+    "delete": Shape(
+        {
+            "dry_run": "boolean",
+            "count": "integer",
+            "runs": "list of {dataid, status, chunks, attempts, versions, quarantined}",
+        },
+        is_list=False,
+    ),
+    "prune": Shape({"dry_run": "boolean", "events": "integer"}, is_list=False),
+    "rebuild": Shape({"queued": "integer", "folded": "integer"}, is_list=False),
+}
+
+
+def described(shape: Shape) -> str:
+    keys = ", ".join(f"{key} ({kind})" for key, kind in shape.keys.items())
+    return f"--json prints {'a list of objects' if shape.is_list else 'one object'}: {keys}."

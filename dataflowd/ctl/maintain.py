@@ -1,0 +1,145 @@
+"""What is seldom needed: delete, prune, rebuild, psql."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dataflowd.ctl import options
+from dataflowd.ctl.ask import ask, call, connected, explain
+from dataflowd.ctl.embedded import PASS_THROUGH
+from dataflowd.ctl.output import say
+from dataflowd.ctl.show import Progress, as_json, confirm, counted, preview, sign_of_life
+
+if TYPE_CHECKING:
+    from dataflowd.ctl.ask import Row
+
+# A statement has a timeout; a million runs go in parts.
+SLICE = 1000
+ALL = 10_000_000
+
+
+def register(app: typer.Typer) -> None:
+    for command in (delete, prune, rebuild):
+        options.add(app, command)
+    app.command(context_settings=PASS_THROUGH)(psql)
+
+
+def delete(  # noqa: PLR0913 - each is an option of the command
+    context: typer.Context,
+    job: options.Job,
+    *,
+    dataid: options.Patterns = None,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Forget what a job did: status, attempts, versions, statistics, quarantine. Refused while it runs.
+
+    Files stay until they are collected, and the history stays. A run whose inputs are ready is queued anew: pause the
+    job first where that is not wanted.
+
+    Examples:
+    dataflowctl delete clean_orders --dataid '2025-*' --dry-run
+    """
+    patterns = dataid or None
+    shown = call("delete", jobid=job, patterns=patterns, dry_run=True, at_most=ALL)
+    part = call("delete", jobid=job, patterns=patterns, dry_run=False, at_most=SLICE)
+    if explained:
+        explain(shown if dry_run else part)
+    with connected(context) as connection:
+        rows = shown.send(connection)
+        if not json:
+            _preview(rows)
+        if rows and not dry_run:
+            confirm(f"delete {counted(len(rows), 'run')} of {job}?", yes=yes)
+            progress = Progress("deleting", len(rows))
+            with connection.transaction():
+                while done := part.send(connection):
+                    progress.advance(len(done))
+            progress.end()
+    if json:
+        as_json({"dry_run": dry_run, "count": len(rows), "runs": rows})
+    elif not rows:
+        say(f"there is nothing to delete of {job}")
+    else:
+        say(f"{'would delete' if dry_run else 'deleted'} {counted(len(rows), 'run')} of {job}")
+
+
+def _preview(rows: list[Row]) -> None:
+    if rows:
+        headers = ["dataid", "status", "chunks", "attempts", "versions", "quarantined"]
+        preview(headers, [[row[header] for header in headers] for row in rows])
+
+
+def prune(  # noqa: PLR0913
+    context: typer.Context,
+    *,
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="Such as 90d or 52w; at least a day.")],
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Delete old history: events. What `history` tells begins later then; nothing else changes.
+
+    Examples:
+    dataflowctl prune --older-than 90d
+    """
+    age = options.age(older_than)
+    shown, deed = call("prunable", older_than=age), call("prune", older_than=age)
+    if explained:
+        explain(shown if dry_run else deed)
+    with connected(context) as connection:
+        events = shown.send(connection)[0]["events"]
+        if not dry_run:
+            confirm(f"delete {counted(events, 'event')} older than {older_than}?", yes=yes)
+            with sign_of_life("deleting"), connection.transaction():
+                call("long_timeout").send(connection)
+                events = deed.send(connection)[0]["events"]
+    if json:
+        as_json({"dry_run": dry_run, "events": events})
+    else:
+        say(f"{'would delete' if dry_run else 'deleted'} {counted(events, 'event')}")
+
+
+def rebuild(
+    context: typer.Context,
+    *,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Make the derived tables anew: the queue of ready runs, and the counters. Safe at any time, seldom needed."""
+    asked = call("rebuild")
+    if explained:
+        ask(context, asked, explained=True)
+    with connected(context) as connection, connection.transaction(), sign_of_life("rebuilding"):
+        call("long_timeout").send(connection)
+        found = asked.send(connection)[0]
+    if json:
+        as_json(found)
+    else:
+        say(f"{counted(found['queued'], 'run')} queued")
+
+
+def psql(context: typer.Context) -> None:
+    """Open psql on the database in use; arguments go to psql: `dataflowctl psql -c 'SELECT 1'`."""
+    import os
+    import shutil
+
+    from psycopg import conninfo
+
+    from dataflowd import db
+    from dataflowd.ctl.setup import settings_of
+    from dataflowd.embedded import postgres
+
+    settings = settings_of(context)
+    parameters = {key: str(value) for key, value in conninfo.conninfo_to_dict(db.dsn(settings)).items()}
+    # Everybody can read a command line; the environment is this user's own.
+    password = parameters.pop("password", None)
+    environment = os.environ | ({"PGPASSWORD": password} if password else {})
+    program = shutil.which("psql") or str(postgres.binary("psql"))
+    address = conninfo.make_conninfo(**parameters)
+    os.execve(program, [program, "--dbname", address, *context.args], environment)  # noqa: S606 - psql takes our place

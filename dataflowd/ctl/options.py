@@ -1,0 +1,84 @@
+"""Options and arguments that many commands share, so that they are called the same and mean the same everywhere."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATTERN = "a dataid, a glob (2026-01-*) or a range (2026-01-01..2026-01-31)"
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON; the keys are listed below.")]
+Explain = Annotated[
+    bool, typer.Option("--explain", help="Print the SQL that does the same in psql, and do nothing.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking; for scripts.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
+AnyJob = Annotated[str | None, typer.Argument(metavar="JOB", help="Only this job.")]
+Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name of the dataset.")]
+Dataid = Annotated[str, typer.Argument(metavar="DATAID", help="Id of the slice.")]
+
+OfDataset = Annotated[str | None, typer.Option("--dataset", help="Only chunks of this dataset.")]
+Patterns = Annotated[
+    list[str] | None, typer.Option("--dataid", metavar="PATTERN", help=f"{PATTERN}; may be repeated.")
+]
+Statuses = Annotated[
+    list[str] | None,
+    typer.Option("--status", help="RUNNING, READY, FAILED, RESUBMIT, PENDING or HOLD; may be repeated."),
+]
+Error = Annotated[str | None, typer.Option("--error", metavar="CODE", help="Only those that failed so.")]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="A time (2026-01-31T08:00) or an age (90m, 12h, 3d)."),
+]
+Reason = Annotated[str | None, typer.Option("--reason", help="Why; others will read it.")]
+
+
+def moment(text: str | None) -> datetime | None:
+    """A time as it is written, or as long ago as it says; without a zone it is this host's."""
+    if text is None:
+        return None
+    age = _age(text)
+    if age is not None:
+        return datetime.now(UTC) - age
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is neither a time (2026-01-31T08:00) nor an age (90m, 12h, 3d)"
+        ) from None
+
+
+def age(text: str) -> timedelta:
+    found = _age(text)
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no length of time; write 36h, 90d or 12w")
+    return found
+
+
+def _age(text: str) -> timedelta | None:
+    number, unit = text[:-1], text[-1:]
+    return timedelta(**{UNITS[unit]: int(number)}) if unit in UNITS and number.isdecimal() else None
+
+
+def selector(**given: Any) -> dict[str, Any]:
+    """What dataflow.select_runs takes: only that which was given."""
+    return {key: value for key, value in given.items() if value not in (None, [], False)}
+
+
+def add(app: typer.Typer, command: Callable[..., None], name: str | None = None, prefix: str = "") -> None:
+    """Registers a command; its examples stay on lines of their own, and its help ends with the keys of its JSON."""
+    from dataflowd.ctl.keys import KEYS, described
+
+    called = name or command.__name__
+    key = f"{prefix} {called}".strip()
+    text = inspect.cleandoc(command.__doc__ or "").replace("\nExamples:\n", "\n\b\nExamples:\n")
+    app.command(called, help=text, epilog=described(KEYS[key]) if key in KEYS else None)(command)

@@ -1,0 +1,228 @@
+"""Recover and intervene: resubmit, hold, release, cancel. Each previews, asks, and then does what it showed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dataflowd.ctl import options
+from dataflowd.ctl.ask import Call, call, connected, explain
+from dataflowd.ctl.output import say
+from dataflowd.ctl.show import as_json, confirm, counted, preview, sign_of_life
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from dataflowd.ctl.ask import Row
+
+ANY = "ANY"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (resubmit, hold, release, cancel):
+        options.add(app, command)
+
+
+def resubmit(  # noqa: PLR0913 - each is an option of the command
+    context: typer.Context,
+    job: options.AnyJob = None,
+    *,
+    dataid: options.Patterns = None,
+    dataset: options.OfDataset = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option("--status", help="READY, RUNNING, ... or any; default FAILED. May be repeated."),
+    ] = None,
+    error: options.Error = None,
+    since: options.Since = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="READY chunks made by other code, configuration or older inputs.")
+    ] = False,
+    downstream: Annotated[
+        bool, typer.Option("--downstream", help="Also everything that was made of them.")
+    ] = False,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Run again what failed, in the order of its dependencies; shows what it is, and asks.
+
+    Examples:
+    dataflowctl resubmit --error NETWORK --since 12h --dry-run
+    dataflowctl resubmit clean_orders --dataid '2026-01-*' --yes
+    dataflowctl resubmit --stale --downstream
+    """
+    statuses = [one.upper() for one in status or (["READY"] if stale else ["FAILED"])]
+    chosen = options.selector(
+        job=job,
+        dataset=dataset,
+        dataid=dataid,
+        error=error,
+        since=_iso(since),
+        stale=stale,
+        status=None if ANY in statuses else statuses,
+    )
+
+    def make(*, dry_run: bool) -> Call:
+        return call("resubmit", selector=chosen, downstream=downstream, dry_run=dry_run)
+
+    _change(
+        context,
+        make,
+        Deed("resubmit", "run", "runs", ("step", "job", "dataid", "status", "code")),
+        lambda row: [row["depth"] + 1, row["jobid"], row["dataid"], row["was"], row["code"]],
+        flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
+        nothing=f"nothing to resubmit is {' or '.join(statuses).lower()}; --status chooses others",
+    )
+
+
+def hold(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.AnyJob = None,
+    *,
+    dataset: options.OfDataset = None,
+    dataid: options.Patterns = None,
+    status: options.Statuses = None,
+    reason: options.Reason = None,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Put a hand on chunks: nobody reads or writes them until release. What is running is cancelled.
+
+    Examples:
+    dataflowctl hold --dataset raw_orders --dataid 2026-01-31 --reason 'wrong file'
+    dataflowctl hold clean_orders --dataid '2026-02-*'
+    """
+    chosen = options.selector(job=job, dataset=dataset, dataid=dataid, status=status)
+
+    def make(*, dry_run: bool) -> Call:
+        return call("hold", selector=chosen, reason=reason, dry_run=dry_run)
+
+    _change(
+        context,
+        make,
+        Deed("hold", "chunk", "chunks", ("dataset", "dataid", "status")),
+        lambda row: [row["datasetid"], row["dataid"], row["was"]],
+        flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
+        nothing="no such chunk, or held already",
+    )
+
+
+def release(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.AnyJob = None,
+    *,
+    dataset: options.OfDataset = None,
+    dataid: options.Patterns = None,
+    status: options.Statuses = None,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Take the hand off chunks; each gets back the status it had.
+
+    Examples:
+    dataflowctl release --dataset raw_orders --dataid 2026-01-31
+    dataflowctl release --status HOLD
+    """
+    chosen = options.selector(job=job, dataset=dataset, dataid=dataid, status=status)
+
+    def make(*, dry_run: bool) -> Call:
+        return call("release", selector=chosen, dry_run=dry_run)
+
+    _change(
+        context,
+        make,
+        Deed("release", "chunk", "chunks", ("dataset", "dataid", "becomes")),
+        lambda row: [row["datasetid"], row["dataid"], row["becomes"]],
+        flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
+        nothing="no such chunk is held",
+    )
+
+
+def cancel(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.AnyJob = None,
+    *,
+    dataset: options.OfDataset = None,
+    dataid: options.Patterns = None,
+    reason: options.Reason = None,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Stop what is running. The chunks go to FAILED and wait for resubmit.
+
+    Examples:
+    dataflowctl cancel clean_orders --dataid 2026-01-31
+    dataflowctl cancel --dataid '2026-01-*' --reason 'source is down' --yes
+    """
+    chosen = options.selector(job=job, dataset=dataset, dataid=dataid)
+
+    def make(*, dry_run: bool) -> Call:
+        return call("cancel", selector=chosen, reason=reason, dry_run=dry_run)
+
+    _change(
+        context,
+        make,
+        Deed("cancel", "run", "runs", ("job", "dataid", "daemon", "since")),
+        lambda row: [row["jobid"], row["dataid"], row["daemon"], row["claimed"]],
+        flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
+        nothing="no such run is running",
+    )
+
+
+class Deed:
+    """What a command does to what, in words."""
+
+    def __init__(self, verb: str, thing: str, key: str, headers: Sequence[str]) -> None:
+        self.verb, self.thing, self.key, self.headers = verb, thing, key, headers
+
+
+class Flags:
+    """The options that every changing command has."""
+
+    def __init__(self, *, dry_run: bool, yes: bool, json: bool, explained: bool) -> None:
+        self.dry_run, self.yes, self.json, self.explained = dry_run, yes, json, explained
+
+
+def _change(  # noqa: PLR0913 - the whole of a changing command
+    context: typer.Context,
+    make: Callable[..., Call],
+    deed: Deed,
+    shown: Callable[[Row], list[Any]],
+    *,
+    flags: Flags,
+    nothing: str,
+) -> None:
+    """Preview, question, deed."""
+    if flags.explained:
+        explain(make(dry_run=flags.dry_run))
+    with connected(context) as connection:
+        rows = make(dry_run=True).send(connection)
+        if rows and not flags.dry_run:
+            if not flags.json:
+                preview(deed.headers, [shown(row) for row in rows])
+            confirm(f"{deed.verb} {counted(len(rows), deed.thing)}?", yes=flags.yes)
+            with sign_of_life(f"{deed.verb} {counted(len(rows), deed.thing)}"):
+                rows = make(dry_run=False).send(connection)
+    if flags.json:
+        as_json({"dry_run": flags.dry_run, "count": len(rows), deed.key: rows})
+    elif not rows:
+        say(nothing)
+    elif flags.dry_run:
+        preview(deed.headers, [shown(row) for row in rows])
+        say(f"would {deed.verb} {counted(len(rows), deed.thing)}; nothing was changed")
+    else:
+        say(f"{deed.verb}: {counted(len(rows), deed.thing)}")
+
+
+def _iso(since: str | None) -> str | None:
+    found = options.moment(since)
+    return found.isoformat() if found else None

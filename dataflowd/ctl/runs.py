@@ -1,0 +1,224 @@
+"""What there is and what happened: chunks, runs, attempts, history."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Annotated, Any
+
+import typer
+
+from dataflowd.ctl import options
+from dataflowd.ctl.ask import ask, call
+from dataflowd.ctl.output import say
+from dataflowd.ctl.show import as_json, duration, first_line, size, table
+
+HASH_SHOWN = 8
+MAP_LEGEND = ". ready  ? not validated  R running  F failed  s to be resubmitted  H held"
+NARROWEST_MAP = 10
+
+
+def register(app: typer.Typer) -> None:
+    for command in (chunks, runs, attempts, history):
+        options.add(app, command)
+
+
+def chunks(  # noqa: PLR0913 - each is an option of the command
+    context: typer.Context,
+    dataset: options.Dataset,
+    *,
+    status: options.Statuses = None,
+    first: Annotated[
+        str | None, typer.Option("--from", metavar="DATAID", help="From this dataid on.")
+    ] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="DATAID", help="Up to this dataid.")] = None,
+    dataid: Annotated[str | None, typer.Option(metavar="PATTERN", help=options.PATTERN)] = None,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="Only those made by other code, configuration or older inputs.")
+    ] = False,
+    sort: Annotated[
+        str, typer.Option(help="dataid, modified, rows, bytes or status; -modified: the latest first.")
+    ] = "dataid",
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    as_map: Annotated[bool, typer.Option("--map", help="A heat map: one character a chunk.")] = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Chunks of a dataset: status, producer, size, code and version.
+
+    Examples:
+    dataflowctl chunks orders --status FAILED
+    dataflowctl chunks orders --from 2026-01-01 --to 2026-01-31 --sort -bytes
+    dataflowctl chunks orders --map
+    """
+    if as_map:
+        _map(context, dataset, first, last, json=json, explained=explained)
+        return
+    asked = call(
+        "chunks",
+        datasetid=dataset,
+        statuses=status or None,
+        first=first,
+        last=last,
+        pattern=dataid,
+        stale=stale,
+        sort=sort.removeprefix("-"),
+        descending=sort.startswith("-"),
+        # One more than is shown tells whether there are more.
+        at_most=limit + 1,
+    )
+    found = ask(context, asked, explained=explained)
+    page = found[:limit]
+    if json:
+        as_json(page)
+        return
+    table(
+        ["dataid", "status", "job", "rows", "size", "version", "modified", "code", "stale", "reason"],
+        [
+            [
+                row["dataid"],
+                row["status"] if row["validated"] else f"{row['status']} (not validated)",
+                row["jobid"],
+                row["rows"],
+                size(row["bytes"]),
+                row["version"],
+                row["modified"],
+                row["code"] or (row["code_hash"] or "")[:HASH_SHOWN] or None,
+                row["stale"],
+                first_line(row["reason"]),
+            ]
+            for row in page
+        ],
+    )
+    if len(found) > limit:
+        say(
+            f"... and more; go on with --from {found[limit]['dataid']}"
+            if sort == "dataid"
+            else "... and more; --limit shows them"
+        )
+
+
+def _map(  # noqa: PLR0913
+    context: typer.Context, dataset: str, first: str | None, last: str | None, *, json: bool, explained: bool
+) -> None:
+    label = 25
+    width = max(NARROWEST_MAP, (shutil.get_terminal_size().columns - label) // 10 * 10)
+    asked = call("chunk_map", datasetid=dataset, width=width, first=first, last=last)
+    lines = ask(context, asked, explained=explained)
+    if json:
+        as_json(lines)
+        return
+    table(["from", "chunks"], [[line["first"], line["map"]] for line in lines])
+    say(MAP_LEGEND)
+
+
+def runs(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.AnyJob = None,
+    *,
+    failed: Annotated[bool, typer.Option("--failed", help="Only those that did not end well.")] = False,
+    since: options.Since = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Recent runs, newest first, each by its last attempt.
+
+    Examples:
+    dataflowctl runs clean_orders --failed --since 12h
+    """
+    asked = call("runs", jobid=job, failed=failed, since=options.moment(since), at_most=limit)
+    found = ask(context, asked, explained=explained)
+    if json:
+        as_json(found)
+        return
+    table(
+        ["job", "dataid", "attempt", "status", "claimed", "took", "daemon", "code", "error"],
+        [
+            [
+                row["jobid"],
+                row["dataid"],
+                row["number"],
+                row["status"],
+                row["claimed"],
+                duration(row["seconds"]),
+                row["daemon"],
+                row["code"],
+                first_line(row["error"]),
+            ]
+            for row in found
+        ],
+    )
+
+
+def attempts(
+    context: typer.Context,
+    job: options.Job,
+    dataid: options.Dataid,
+    *,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """All attempts of one run: where, how long, how they ended, and what their checks found."""
+    found = ask(context, call("attempts", jobid=job, dataid=dataid), explained=explained)
+    if json:
+        as_json(found)
+        return
+    if not found:
+        say(f"{job} was never tried on {dataid}; `dataflowctl why {job} {dataid}` says why")
+        return
+    table(
+        ["attempt", "status", "claimed", "took", "daemon", "host", "code", "checks", "error"],
+        [
+            [
+                row["number"],
+                row["status"] + (" (forced)" if row["forced"] else ""),
+                row["claimed"],
+                duration(row["seconds"]),
+                row["daemon"],
+                row["hostname"],
+                row["code"],
+                _checks(row["checks"]),
+                first_line(row["error"]),
+            ]
+            for row in found
+        ],
+    )
+
+
+def _checks(checks: list[dict[str, Any]]) -> str | None:
+    failed = [check["name"] for check in checks if not check["passed"]]
+    return f"failed: {', '.join(failed)}" if failed else f"{len(checks)} passed" if checks else None
+
+
+def history(
+    context: typer.Context,
+    job: options.Job,
+    dataid: options.Dataid,
+    *,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """The story of a run: every transition, and every change of what it waited for."""
+    found = ask(context, call("history", jobid=job, dataid=dataid), explained=explained)
+    if json:
+        as_json(found)
+        return
+    if not found:
+        say(f"nothing ever happened to {job} on {dataid}")
+        return
+    table(
+        ["at", "who", "with", "what", "chunk of", "why"],
+        [
+            [
+                row["at"],
+                row["actor"],
+                row["application"],
+                f"{row['from_status'] or 'nothing'} -> {row['to_status'] or 'nothing'}"
+                if row["kind"] == "status"
+                else row["kind"],
+                row["datasetid"],
+                ": ".join(filter(None, (row["code"], first_line(row["reason"])))),
+            ]
+            for row in found
+        ],
+    )

@@ -1,0 +1,225 @@
+"""How answers look: tables, JSON, times, sizes, questions to the person, and a sign of life for what takes long.
+
+On a terminal Rich fits a table to the width and colours statuses; elsewhere the same cells are aligned and nothing is
+coloured, folded or cut, so that other programs can read them. Text from the database is masked and escaped.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from dataflowd.ctl.output import columns, say, say_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+STYLES = {
+    "READY": "green",
+    "DONE": "green",
+    "ALIVE": "green",
+    "RUNNING": "cyan",
+    "FAILED": "red",
+    "LOST": "red",
+    "CANCELLED": "magenta",
+    "RESUBMIT": "yellow",
+    "HOLD": "magenta",
+    "PENDING": "magenta",
+    "PAUSED": "yellow",
+}
+PREVIEWED = 20
+SIGN_OF_LIFE_SECONDS = 1.0
+MINUTE, HOUR, DAY = 60, 3600, 86400
+KIBI = 1024
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def cell(value: Any) -> str:
+    """One value as a person reads it."""
+    from dataflowd.masking import mask, printable
+
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case datetime():
+            return moment(value)
+        case list():
+            return ", ".join(map(cell, value)) or "-"
+        case float():
+            return f"{value:.1f}"
+        case _:
+            return printable(mask(str(value)))
+
+
+def moment(value: datetime | str | None) -> str:
+    """In this host's zone, to the second."""
+    if value is None:
+        return "-"
+    read = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return read.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    if seconds < MINUTE:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < HOUR:
+        return f"{whole // MINUTE}m{whole % MINUTE:02}s"
+    if whole < DAY:
+        return f"{whole // HOUR}h{whole % HOUR // MINUTE:02}m"
+    return f"{whole // DAY}d{whole % DAY // HOUR:02}h"
+
+
+def size(number: int | None) -> str:
+    if number is None:
+        return "-"
+    amount = float(number)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < KIBI:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= KIBI
+    return f"{amount:.1f} TiB"
+
+
+def first_line(text: str | None) -> str | None:
+    return text.strip().partition("\n")[0] if text else text
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Numbers stand to the right; the rest to the left."""
+    found = [list(row) for row in rows]
+    cells = [[cell(value) for value in row] for row in found]
+    if on_terminal():
+        numeric = [
+            all(isinstance(row[place], int | float | None) for row in found) for place in range(len(headers))
+        ]
+        _draw(headers, cells, numeric)
+        return
+    for line in columns([list(headers), *cells]):
+        say(line)
+
+
+def _draw(headers: Sequence[str], cells: list[list[str]], numeric: list[bool]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for header, is_number in zip(headers, numeric, strict=True):
+        drawn.add_column(header, justify="right" if is_number else "left", overflow="fold")
+    for row in cells:
+        drawn.add_row(*(Text(text, style=STYLES.get(text, "")) for text in row))
+    Console(highlight=False, emoji=False).print(drawn)
+
+
+def as_json(value: Any) -> None:
+    """Times in ISO 8601 with their zone, text without secrets."""
+    say_json(plain(value))
+
+
+def plain(value: Any) -> Any:
+    from dataflowd.masking import mask
+
+    match value:
+        case dict():
+            return {key: plain(item) for key, item in value.items()}
+        case list():
+            return [plain(item) for item in value]
+        case datetime():
+            return value.isoformat()
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case str():
+            return mask(value)
+    return value
+
+
+def preview(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """The first of them; a person does not read ten thousand."""
+    table(headers, rows[:PREVIEWED])
+    if len(rows) > PREVIEWED:
+        say(f"... and {len(rows) - PREVIEWED:,} more; --json lists all")
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks on a terminal; elsewhere nobody would answer, so it is refused."""
+    from dataflowd.errors import NotAllowedError
+
+    if yes:
+        return
+    sys.stdout.flush()
+    if not sys.stdin.isatty():
+        raise NotAllowedError(
+            f"{question.rstrip('?')} needs a yes, and nobody is at a terminal to give it",
+            "look at it with --dry-run, then say --yes",
+        )
+    typer.confirm(question, abort=True)
+
+
+@contextmanager
+def sign_of_life(doing: str) -> Iterator[None]:
+    """Tells a person that something is going on when it takes longer than a second."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    done = threading.Event()
+
+    def tell() -> None:
+        waited = 0
+        while not done.wait(SIGN_OF_LIFE_SECONDS):
+            waited += 1
+            sys.stderr.write(f"\r{doing}: {waited} s")
+            sys.stderr.flush()
+        if waited:
+            sys.stderr.write("\r\x1b[K")
+
+    teller = threading.Thread(target=tell)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
+
+
+class Progress:
+    """A bar on stderr, on a terminal only, from the first second on."""
+
+    def __init__(self, doing: str, total: int) -> None:
+        import time
+
+        self._doing, self._total, self._done = doing, max(total, 1), 0
+        self._shown_from = time.monotonic() + SIGN_OF_LIFE_SECONDS
+        self._is_shown = False
+
+    def advance(self, steps: int) -> None:
+        import time
+
+        self._done += steps
+        if sys.stderr.isatty() and time.monotonic() >= self._shown_from:
+            self._is_shown = True
+            width = 30
+            filled = "#" * (width * min(self._done, self._total) // self._total)
+            sys.stderr.write(f"\r{self._doing} [{filled:<{width}}] {self._done:,} of {self._total:,}\x1b[K")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        if self._is_shown:
+            sys.stderr.write("\r\x1b[K")

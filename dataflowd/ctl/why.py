@@ -1,0 +1,95 @@
+"""Why a run did, does or does not run: why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dataflowd.ctl import options
+from dataflowd.ctl.ask import ask, call
+from dataflowd.ctl.output import State, bold, mark, say
+from dataflowd.ctl.show import as_json, cell, counted
+
+if TYPE_CHECKING:
+    from dataflowd.ctl.ask import Row
+
+LAST_QUESTION = 5
+
+
+def register(app: typer.Typer) -> None:
+    options.add(app, why)
+
+
+def why(
+    context: typer.Context,
+    job: options.Job,
+    dataid: Annotated[
+        str | None, typer.Argument(metavar="DATAID", help="Id of the slice; without it: what blocks most.")
+    ] = None,
+    *,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """The five questions about a run, each with its answer, evidence and remedy, and what else keeps it.
+
+    Examples:
+    dataflowctl why clean_orders 2026-01-31
+    dataflowctl why clean_orders            what keeps most of its runs
+    """
+    if dataid is None:
+        blockers = ask(context, call("blockers", jobid=job), explained=explained)
+        if json:
+            as_json({"jobid": job, "dataid": None, "state": None, "questions": [], "blockers": blockers})
+            return
+        _draw_blockers(job, blockers)
+        return
+    answers = ask(context, call("why", jobid=job, dataid=dataid), explained=explained)
+    if json:
+        questions = [row for row in answers if row["number"] > 0]
+        as_json(
+            {
+                "jobid": job,
+                "dataid": dataid,
+                "state": answers[0]["code"],
+                "questions": questions,
+                "blockers": [],
+            }
+        )
+        return
+    stand, *questions = answers
+    say(f"{bold(f'{job} {dataid}')} is {stand['code']}: {cell(stand['detail'])}")
+    if stand["remedy"]:
+        say(f"  {cell(stand['remedy'])}")
+    say()
+    for row in questions:
+        _draw(row, is_done=stand["code"] == "READY")
+
+
+def _draw(row: Row, *, is_done: bool) -> None:
+    """That a published chunk is locked against a second writing is no fault."""
+    state: State = (
+        "skipped" if row["answer"] is None else "ok" if row["answer"] else "skipped" if is_done else "failed"
+    )
+    number = f"{row['number']}. " if row["number"] <= LAST_QUESTION else "   "
+    code = f"{row['code']}: " if row["code"] else ""
+    say(f"{mark(state)} {number}{row['question']:<28} {code}{cell(row['detail'])}")
+    if row["remedy"] and state != "ok":
+        say(f"      remedy: {cell(row['remedy'])}")
+
+
+def _draw_blockers(job: str, blockers: list[Row]) -> None:
+    if not blockers:
+        say(f"{mark('ok')} nothing keeps {job}")
+        return
+    for row in blockers:
+        span = (
+            f", {row['first']} to {row['last']}"
+            if row["first"] != row["last"]
+            else f", {row['first']}"
+            if row["first"]
+            else ""
+        )
+        say(f"{mark('failed')} {bold(row['code'])} {counted(row['runs'], 'run')}{span}: {cell(row['what'])}")
+        say(f"      {cell(row['detail'])}")
+        say(f"      remedy: {cell(row['remedy'])}")

@@ -1,0 +1,1042 @@
+-- What an operator asks and does: each command of dataflowctl calls one function or view, most of them from here. They
+-- choose, preview and explain; what a change means is decided where it always is (hold, release, cancel, resubmit, ...).
+
+CREATE OR REPLACE VIEW dataflow.daemons AS
+SELECT d.daemon::text, d.hostname, d.pid, d.environment, d.version, d.started, d.lease_until,
+    CASE WHEN d.stopped IS NOT NULL THEN 'STOPPED' WHEN d.lease_until < clock_timestamp() THEN 'LOST' ELSE 'ALIVE' END AS state,
+    coalesce(live.attempts, 0) AS running, c.concurrency, coalesce(c.paused, false) AS paused
+FROM dataflow.daemon d
+LEFT JOIN dataflow.control c ON c.scope = 'daemon:' || d.daemon
+LEFT JOIN (SELECT a.daemon, count(*) AS attempts FROM dataflow.attempt a WHERE a.ended IS NULL GROUP BY a.daemon) AS live ON live.daemon = d.daemon;
+COMMENT ON VIEW dataflow.daemons IS 'Every daemon that was ever seen: ALIVE, LOST (its lease ended without a word) or STOPPED, and what it runs';
+
+CREATE OR REPLACE VIEW dataflow.limits AS
+WITH live AS MATERIALIZED (
+    SELECT a.jobid, a.daemon, count(*) AS attempts FROM dataflow.attempt a WHERE a.ended IS NULL GROUP BY a.jobid, a.daemon
+)
+SELECT l.scope, l.concurrency, l.paused, coalesce((
+    SELECT sum(v.attempts) FROM live v
+    WHERE l.scope = 'global' OR l.scope = 'job:' || v.jobid OR l.scope = 'daemon:' || v.daemon), 0)::bigint AS running, l.declared_in
+FROM (
+    SELECT c.scope, coalesce(c.concurrency, j.max_running) AS concurrency, c.paused,
+        CASE WHEN c.concurrency IS NULL AND j.max_running IS NOT NULL THEN 'flow' ELSE 'control' END AS declared_in
+    FROM dataflow.control c LEFT JOIN dataflow.job j ON c.scope = 'job:' || j.jobid
+    UNION ALL
+    SELECT 'job:' || j.jobid, j.max_running, false, 'flow' FROM dataflow.job j
+    WHERE j.max_running IS NOT NULL AND j.retired IS NULL
+        AND NOT EXISTS (SELECT FROM dataflow.control c WHERE c.scope = 'job:' || j.jobid)
+) AS l;
+COMMENT ON VIEW dataflow.limits IS
+    'Every limit and pause that is in force, with how many attempts run under it; declared_in says whether the control table or the flow set it';
+
+-- FAILED chunks are found through their attempts, for datastatus has no index on a status: it would make every change of
+-- status dearer. Whatever the counters know beyond these was set by hand.
+CREATE OR REPLACE FUNCTION dataflow.causes(jobid text DEFAULT NULL) RETURNS TABLE (
+    code text, runs bigint, retrying bigint, jobs bigint, first timestamptz, last timestamptz, example_jobid text, example_dataid text, reason text
+)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET jit = off
+AS $$
+    WITH counted AS MATERIALIZED (
+        SELECT c.datasetid, c.jobid, c.chunks FROM dataflow.chunk_count c
+        WHERE c.status = 'FAILED' AND (causes.jobid IS NULL OR c.jobid = causes.jobid)
+    ), found AS MATERIALIZED (
+        SELECT c.datasetid, c.jobid, a.dataid::text, coalesce(s.code, 'FAILED') AS code, s.reason, s.modified, a.retry_at
+        FROM counted c
+        JOIN dataflow.attempt a ON a.jobid = c.jobid AND a.outcome IN ('FAILED', 'LOST', 'CANCELLED')
+        CROSS JOIN LATERAL (
+            SELECT x.code, x.reason, x.modified FROM dataflow.datastatus x
+            WHERE x.datasetid = c.datasetid AND x.dataid = a.dataid AND x.locktype = 'OUT' AND x.status = 'FAILED' AND x.attempt = a.attempt OFFSET 0
+        ) AS s
+    ), by_hand AS (
+        SELECT c.jobid, c.chunks - count(f.dataid) AS runs FROM counted c LEFT JOIN found f ON f.datasetid = c.datasetid AND f.jobid = c.jobid
+        GROUP BY c.datasetid, c.jobid, c.chunks HAVING c.chunks > count(f.dataid)
+    )
+    SELECT f.code, count(DISTINCT (f.jobid, f.dataid)), count(DISTINCT (f.jobid, f.dataid)) FILTER (WHERE f.retry_at IS NOT NULL),
+        count(DISTINCT f.jobid), min(f.modified), max(f.modified),
+        (array_agg(f.jobid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
+        (array_agg(f.dataid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
+        (array_agg(f.reason ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1]
+    FROM found f GROUP BY f.code
+    UNION ALL
+    SELECT 'BY_HAND', sum(h.runs)::bigint, 0, count(DISTINCT h.jobid), NULL, NULL, max(h.jobid), NULL, 'set to FAILED by hand'
+    FROM by_hand h HAVING count(*) > 0
+    ORDER BY 2 DESC, 1
+$$;
+COMMENT ON FUNCTION dataflow.causes(text) IS
+    'Why runs are FAILED now, grouped by code, most frequent first; retrying says how many of them the job''s own policy tries again';
+
+-- How fast jobs have gone of late, from a bounded number of attempts.
+CREATE OR REPLACE FUNCTION dataflow.rates() RETURNS TABLE (jobid text, per_hour double precision)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH recent AS MATERIALIZED (
+        SELECT a.jobid, a.outcome, a.claimed, a.ended FROM dataflow.attempt a ORDER BY a.attempt DESC LIMIT 2000
+    ), span AS (
+        SELECT greatest(min(r.claimed), now() - interval '1 hour') AS began FROM recent r
+    )
+    SELECT r.jobid::text, count(*) * 3600 / greatest(extract(epoch FROM now() - s.began), 1)::double precision
+    FROM recent r, span s WHERE r.outcome = 'DONE' AND r.ended >= s.began GROUP BY r.jobid, s.began
+$$;
+COMMENT ON FUNCTION dataflow.rates() IS 'Runs done per hour and job, measured over the last hour or the last 2000 attempts, whichever is shorter';
+
+CREATE OR REPLACE FUNCTION dataflow.overview(jobid text DEFAULT NULL) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    jobs jsonb;
+    causes jsonb;
+    daemons jsonb;
+    limits record;
+    alive bigint;
+    queued numeric;
+    held numeric;
+    quarantined numeric;
+    hands jsonb;
+BEGIN
+    IF overview.jobid IS NOT NULL THEN
+        PERFORM dataflow._known_job(overview.jobid);
+    END IF;
+    SELECT l.concurrency, l.paused, l.running INTO limits FROM dataflow.limits l WHERE l.scope = 'global';
+    SELECT coalesce(jsonb_agg(to_jsonb(d) ORDER BY d.daemon), '[]'), count(*) FILTER (WHERE d.state = 'ALIVE') INTO daemons, alive
+        FROM dataflow.daemons d WHERE d.state <> 'STOPPED';
+    SELECT coalesce(jsonb_agg(to_jsonb(c)), '[]') INTO causes FROM dataflow.causes(overview.jobid) AS c;
+    SELECT coalesce(jsonb_agg(jsonb_build_object(
+            'jobid', s.jobid, 'done', s.ready, 'running', s.running, 'limit', s.max_running, 'waiting', s.queued, 'retry_later', s.retry_later,
+            'failed', s.failed, 'resubmit', s.resubmit, 'held', s.held, 'quarantined', s.quarantined, 'oldest_waiting', s.oldest_queued,
+            'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric), 'paused', s.paused)
+            ORDER BY s.failed > 0 DESC, s.running > 0 DESC, s.queued > 0 DESC, s.jobid), '[]'),
+        coalesce(sum(s.queued), 0), coalesce(sum(s.held), 0), coalesce(sum(s.quarantined), 0)
+    INTO jobs, queued, held, quarantined
+    FROM dataflow.status() AS s LEFT JOIN dataflow.rates() AS r ON r.jobid = s.jobid
+    WHERE overview.jobid IS NULL OR s.jobid = overview.jobid;
+
+    SELECT coalesce(jsonb_agg(jsonb_build_object('code', h.code, 'count', h.count, 'detail', h.detail, 'remedy', h.remedy) ORDER BY h.place, h.count DESC, h.code), '[]')
+    INTO hands FROM (
+        SELECT 1 AS place, 'NO_DAEMON' AS code, queued AS count, format('%s runs are ready and no daemon is alive', queued) AS detail, 'start dataflowd' AS remedy
+        WHERE queued > 0 AND alive = 0
+        UNION ALL
+        SELECT 2, 'PAUSED', queued, format('everything is paused; %s runs wait', queued), 'dataflowctl resume' WHERE limits.paused
+        UNION ALL
+        SELECT 2, 'LIMIT_ZERO', queued, format('the global limit is 0; %s runs wait', queued), 'dataflowctl concurrency 4' WHERE limits.concurrency = 0
+        UNION ALL
+        SELECT 3, 'LOST_DAEMON', (d ->> 'running')::numeric, format('daemon %s on %s has not answered since %s; %s attempts were its own',
+            d ->> 'daemon', d ->> 'hostname', to_char((d ->> 'lease_until')::timestamptz, 'YYYY-MM-DD HH24:MI:SSOF'), d ->> 'running'),
+            format('another daemon rescues them; look after %s', d ->> 'hostname')
+        FROM jsonb_array_elements(daemons) AS d WHERE d ->> 'state' = 'LOST' AND (d ->> 'running')::int > 0
+        UNION ALL
+        SELECT 4, c ->> 'code', (c ->> 'runs')::numeric - (c ->> 'retrying')::numeric,
+            format('%s of %s FAILED: %s', dataflow._counted((c ->> 'runs')::bigint - (c ->> 'retrying')::bigint, 'run'),
+                dataflow._counted((c ->> 'jobs')::bigint, 'job'), coalesce(c ->> 'reason', 'no reason is known')),
+            concat_ws(', then ', format('dataflowctl why %s %s', c ->> 'example_jobid', c ->> 'example_dataid'), format('dataflowctl resubmit --error %s', c ->> 'code'))
+        FROM jsonb_array_elements(causes) AS c WHERE (c ->> 'runs')::bigint > (c ->> 'retrying')::bigint
+        UNION ALL
+        SELECT 5, 'HELD', held, format('%s held by an operator', dataflowd_held), 'dataflowctl release --status HOLD'
+        FROM dataflow._counted(held::bigint, 'chunk') AS dataflowd_held WHERE held > 0
+        UNION ALL
+        SELECT 6, 'QUARANTINED', quarantined, format('%s set aside', records), 'dataflowctl quarantine list'
+        FROM dataflow._counted(quarantined::bigint, 'record') AS records WHERE quarantined > 0
+    ) AS h;
+    RETURN jsonb_build_object('at', now(), 'running', limits.running, 'limit', limits.concurrency, 'paused', limits.paused, 'waiting', queued,
+        'needs_hand', hands, 'causes', causes, 'daemons', daemons, 'jobs', jobs);
+END $$;
+COMMENT ON FUNCTION dataflow.overview(text) IS
+    'All that `dataflowctl status` shows, what needs a hand first: needs_hand, causes, daemons, jobs. Cheap at any size';
+
+CREATE OR REPLACE FUNCTION dataflow._counted(n bigint, thing text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT n || ' ' || thing || CASE n WHEN 1 THEN '' ELSE 's' END $$;
+
+CREATE OR REPLACE FUNCTION dataflow.chunks(
+    datasetid text, statuses text[] DEFAULT NULL, first text DEFAULT NULL, last text DEFAULT NULL, pattern text DEFAULT NULL,
+    only_stale boolean DEFAULT false, sort text DEFAULT 'dataid', descending boolean DEFAULT false, at_most integer DEFAULT 100
+) RETURNS TABLE (
+    dataid text, status text, jobid text, rows bigint, bytes bigint, version integer, modified timestamptz, attempt bigint,
+    code_hash text, config_hash text, validated boolean, external boolean, stale text[], code text, reason text, location text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    sorts constant text[] := ARRAY['dataid', 'modified', 'rows', 'bytes', 'status'];
+    wanted constant text[] := ARRAY(SELECT upper(s) FROM unnest(statuses) AS s);
+    dataset_ordering text;
+    from_key text;
+    to_key text;
+    plain constant boolean := NOT only_stale AND sort = 'dataid';
+BEGIN
+    PERFORM dataflow._known_dataset(chunks.datasetid);
+    PERFORM dataflow._checked_statuses(wanted);
+    IF sort <> ALL (sorts) THEN
+        RAISE EXCEPTION 'chunks cannot be sorted by %', sort USING ERRCODE = 'DF400', HINT = 'sort by ' || array_to_string(sorts, ', ');
+    END IF;
+    SELECT d.ordering INTO dataset_ordering FROM dataflow.dataset d WHERE d.datasetid = chunks.datasetid;
+    from_key := coalesce(dataflow._ordered(dataset_ordering, first), '');
+    to_key := dataflow._ordered(dataset_ordering, last);
+    RETURN QUERY
+    WITH page AS MATERIALIZED (
+        -- The index gives the order of dataids; every other order has to see them all.
+        (SELECT s.* FROM dataflow.datastatus s
+        WHERE plain AND NOT descending AND s.datasetid || '' = chunks.datasetid AND s.locktype = 'OUT' AND s.sortkey >= from_key
+            AND (to_key IS NULL OR s.sortkey <= to_key) AND (statuses IS NULL OR s.status = ANY (wanted)) AND (pattern IS NULL OR dataflow.matches(s.dataid, pattern))
+        ORDER BY s.sortkey LIMIT at_most)
+        UNION ALL
+        (SELECT s.* FROM dataflow.datastatus s
+        WHERE plain AND descending AND s.datasetid || '' = chunks.datasetid AND s.locktype = 'OUT' AND s.sortkey >= from_key
+            AND (to_key IS NULL OR s.sortkey <= to_key) AND (statuses IS NULL OR s.status = ANY (wanted)) AND (pattern IS NULL OR dataflow.matches(s.dataid, pattern))
+        ORDER BY s.sortkey DESC LIMIT at_most)
+        UNION ALL
+        SELECT s.* FROM dataflow.datastatus s
+        WHERE NOT plain AND s.datasetid || '' = chunks.datasetid AND s.locktype = 'OUT' AND s.sortkey >= from_key
+            AND (to_key IS NULL OR s.sortkey <= to_key) AND (statuses IS NULL OR s.status = ANY (wanted)) AND (pattern IS NULL OR dataflow.matches(s.dataid, pattern))
+    )
+    SELECT p.dataid::text, p.status, nullif(p.jobid, ''), m.rows, m.bytes, p.version, p.modified, coalesce(m.attempt, p.attempt),
+        a.code_hash, a.config_hash, p.validated, p.external, x.because, p.code, p.reason, m.location
+    FROM page p
+    LEFT JOIN dataflow.manifest m ON m.datasetid = p.datasetid AND m.dataid = p.dataid AND m.version = p.manifest
+    LEFT JOIN dataflow.attempt a ON a.attempt = m.attempt
+    LEFT JOIN LATERAL (SELECT t.because FROM dataflow.stale t WHERE t.datasetid = p.datasetid AND t.dataid = p.dataid OFFSET 0) AS x ON true
+    WHERE NOT only_stale OR x.because IS NOT NULL
+    ORDER BY
+        CASE WHEN NOT descending THEN CASE sort WHEN 'modified' THEN extract(epoch FROM p.modified) WHEN 'rows' THEN m.rows WHEN 'bytes' THEN m.bytes END END,
+        CASE WHEN descending THEN CASE sort WHEN 'modified' THEN extract(epoch FROM p.modified) WHEN 'rows' THEN m.rows WHEN 'bytes' THEN m.bytes END END DESC NULLS LAST,
+        CASE WHEN sort = 'status' AND NOT descending THEN p.status END,
+        CASE WHEN sort = 'status' AND descending THEN p.status END DESC,
+        CASE WHEN NOT (descending AND sort = 'dataid') THEN p.sortkey END,
+        p.sortkey DESC
+    LIMIT at_most;
+END $$;
+COMMENT ON FUNCTION dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer) IS
+    'Chunks of a dataset with status, producer, size, version and what made them; first and last bound the dataids in the dataset''s order. SELECT * FROM dataflow.chunks(''orders'', ''{FAILED}'')';
+
+CREATE OR REPLACE FUNCTION dataflow._checked_statuses(statuses text[]) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+#variable_conflict use_column
+DECLARE
+    known constant text[] := ARRAY['RUNNING', 'READY', 'FAILED', 'RESUBMIT', 'PENDING', 'HOLD'];
+    unknown text;
+BEGIN
+    SELECT s INTO unknown FROM unnest(statuses) AS s WHERE s <> ALL (known) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION '% is no status', unknown USING ERRCODE = 'DF400', HINT = 'allowed are ' || array_to_string(known, ', ');
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow.chunk_map(datasetid text, width integer DEFAULT 60, low text DEFAULT NULL, high text DEFAULT NULL) RETURNS TABLE (
+    first text, last text, map text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    dataset_ordering text;
+BEGIN
+    PERFORM dataflow._known_dataset(chunk_map.datasetid);
+    SELECT d.ordering INTO dataset_ordering FROM dataflow.dataset d WHERE d.datasetid = chunk_map.datasetid;
+    RETURN QUERY
+    WITH numbered AS (
+        SELECT s.dataid, s.status, s.validated, row_number() OVER (ORDER BY s.sortkey) - 1 AS place
+        FROM dataflow.datastatus s
+        WHERE s.datasetid || '' = chunk_map.datasetid AND s.locktype = 'OUT'
+            AND (low IS NULL OR s.sortkey >= dataflow._ordered(dataset_ordering, low))
+            AND (high IS NULL OR s.sortkey <= dataflow._ordered(dataset_ordering, high))
+    )
+    SELECT (array_agg(n.dataid::text ORDER BY n.place))[1], (array_agg(n.dataid::text ORDER BY n.place DESC))[1],
+        string_agg(CASE n.status WHEN 'READY' THEN CASE WHEN n.validated THEN '.' ELSE '?' END WHEN 'RUNNING' THEN 'R' WHEN 'FAILED' THEN 'F'
+            WHEN 'RESUBMIT' THEN 's' ELSE 'H' END, '' ORDER BY n.place)
+    FROM numbered n GROUP BY n.place / greatest(width, 1) ORDER BY n.place / greatest(width, 1);
+END $$;
+COMMENT ON FUNCTION dataflow.chunk_map(text, integer, text, text) IS
+    'A heat map of a dataset, one character a chunk in the order of its dataids: . READY, ? not validated, R RUNNING, F FAILED, s RESUBMIT, H held';
+
+CREATE OR REPLACE FUNCTION dataflow.runs(job text DEFAULT NULL, only_failed boolean DEFAULT false, since timestamptz DEFAULT NULL, at_most integer DEFAULT 50) RETURNS TABLE (
+    jobid text, dataid text, number integer, attempt bigint, status text, claimed timestamptz, ended timestamptz, seconds double precision,
+    daemon text, code text, error text, retry_at timestamptz
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF job IS NOT NULL THEN
+        PERFORM dataflow._known_job(job);
+    END IF;
+    RETURN QUERY
+    SELECT a.jobid::text, a.dataid::text, a.number, a.attempt, coalesce(a.outcome, 'RUNNING'), a.claimed, a.ended,
+        extract(epoch FROM coalesce(a.ended, clock_timestamp()) - coalesce(a.started, a.claimed))::double precision,
+        a.daemon::text, a.code, a.error, a.retry_at
+    FROM dataflow.attempt a
+    WHERE (job IS NULL OR a.jobid = job)
+        AND (NOT only_failed OR a.outcome IN ('FAILED', 'LOST', 'CANCELLED'))
+        AND (since IS NULL OR a.ended IS NULL OR a.ended >= since)
+        AND NOT EXISTS (SELECT FROM dataflow.attempt b WHERE b.jobid = a.jobid AND b.dataid = a.dataid AND b.number = a.number + 1)
+    ORDER BY a.attempt DESC LIMIT at_most;
+END $$;
+COMMENT ON FUNCTION dataflow.runs(text, boolean, timestamptz, integer) IS 'Recent runs, each by its last attempt, newest first';
+
+CREATE OR REPLACE FUNCTION dataflow.attempts(jobid text, dataid text) RETURNS TABLE (
+    number integer, attempt bigint, status text, tries integer, lost integer, claimed timestamptz, started timestamptz, ended timestamptz,
+    seconds double precision, daemon text, hostname text, code text, error text, retry_at timestamptz, forced boolean, tag text,
+    inputs jsonb, code_hash text, config_hash text, usage jsonb, checks jsonb, nodes jsonb
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_job(attempts.jobid);
+    PERFORM dataflow._checked_dataid(attempts.dataid);
+    RETURN QUERY
+    SELECT a.number, a.attempt, coalesce(a.outcome, 'RUNNING'), a.tries, a.lost, a.claimed, a.started, a.ended,
+        extract(epoch FROM coalesce(a.ended, clock_timestamp()) - coalesce(a.started, a.claimed))::double precision,
+        a.daemon::text, d.hostname, a.code, a.error, a.retry_at, a.forced, a.tag, a.inputs, a.code_hash, a.config_hash, a.usage,
+        (SELECT coalesce(jsonb_agg(jsonb_build_object('datasetid', c.datasetid, 'name', c.name, 'severity', c.severity, 'passed', c.passed,
+            'observed', c.observed, 'expected', c.expected) ORDER BY c.datasetid, c.name), '[]') FROM dataflow.check_result c WHERE c.attempt = a.attempt),
+        (SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'items', n.items, 'successes', n.successes, 'failures', n.failures,
+            'seconds', n.seconds) ORDER BY n.ordinal, n.node), '[]') FROM dataflow.node_stat n WHERE n.attempt = a.attempt)
+    FROM dataflow.attempt a LEFT JOIN dataflow.daemon d ON d.daemon = a.daemon
+    WHERE a.jobid = attempts.jobid AND a.dataid = attempts.dataid ORDER BY a.number;
+END $$;
+COMMENT ON FUNCTION dataflow.attempts(text, text) IS 'All attempts of a run, with what they were given, what they used, their checks and node statistics';
+
+-- How far the queue is looked along to say a place in it.
+CREATE OR REPLACE FUNCTION dataflow._queue_position(jobid text, dataid text) RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT q.place FROM (
+        SELECT w.dataid, row_number() OVER (ORDER BY w.priority DESC, w.sortkey) AS place FROM dataflow.work w
+        WHERE w.jobid || '' = _queue_position.jobid AND w.not_before IS NULL ORDER BY w.priority DESC, w.sortkey LIMIT 10000
+    ) AS q WHERE q.dataid = _queue_position.dataid
+$$;
+
+CREATE OR REPLACE FUNCTION dataflow.run_state(jobid text, dataid text) RETURNS TABLE (
+    state text, datasetid text, since timestamptz, version integer, reason text, attempt bigint, number integer, tries integer, max_attempts integer,
+    outcome text, code text, error text, claimed timestamptz, ended timestamptz, retry_at timestamptz, daemon text, hostname text, inputs jsonb, not_before timestamptz
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_job(run_state.jobid);
+    PERFORM dataflow._checked_dataid(run_state.dataid);
+    RETURN QUERY
+    SELECT CASE
+            WHEN s.status IN ('HOLD', 'PENDING') THEN 'HELD'
+            WHEN s.status = 'FAILED' AND a.retry_at IS NOT NULL AND w.jobid IS NOT NULL THEN 'RETRYING'
+            WHEN s.status IN ('RUNNING', 'READY', 'FAILED') THEN s.status
+            WHEN w.jobid IS NOT NULL THEN 'QUEUED'
+            WHEN s.status IS NOT NULL OR EXISTS (
+                SELECT FROM dataflow.required_inputs(run_state.jobid, run_state.dataid) AS i JOIN dataflow.job_input k ON k.jobid = run_state.jobid AND k.datasetid = i.datasetid
+                JOIN dataflow.datastatus c ON c.datasetid = i.datasetid AND c.dataid = i.dataid AND c.locktype = 'OUT' WHERE k.kind <> 'fixed') THEN 'WAITING'
+            ELSE 'UNKNOWN'
+        END,
+        s.datasetid::text, s.modified, s.version, s.reason, a.attempt, a.number, a.tries, j.max_attempts,
+        a.outcome, a.code, a.error, a.claimed, a.ended, a.retry_at, a.daemon::text, d.hostname, a.inputs, w.not_before
+    FROM dataflow.job j
+    LEFT JOIN LATERAL (
+        SELECT c.* FROM dataflow.job_output o JOIN dataflow.datastatus c ON c.datasetid = o.datasetid AND c.dataid = run_state.dataid AND c.locktype = 'OUT'
+        WHERE o.jobid = j.jobid ORDER BY c.status <> 'READY' DESC, c.datasetid LIMIT 1
+    ) AS s ON true
+    LEFT JOIN LATERAL (
+        SELECT t.* FROM dataflow.attempt t WHERE t.jobid = j.jobid AND t.dataid = run_state.dataid ORDER BY t.number DESC LIMIT 1
+    ) AS a ON true
+    LEFT JOIN dataflow.daemon d ON d.daemon = a.daemon
+    LEFT JOIN dataflow.work w ON w.jobid = j.jobid AND w.dataid = run_state.dataid
+    WHERE j.jobid = run_state.jobid;
+END $$;
+COMMENT ON FUNCTION dataflow.run_state(text, text) IS
+    'Where a run stands: READY, RUNNING, FAILED, RETRYING, HELD, QUEUED, WAITING (for its data) or UNKNOWN, with its last attempt';
+
+-- What may keep a job from starting although its data is fine.
+CREATE OR REPLACE FUNCTION dataflow._obstacles(jobid text) RETURNS TABLE (number integer, question text, answer boolean, code text, detail text, remedy text)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT 6, 'Is it free to start?', NOT coalesce(g.paused OR l.paused, g.paused), CASE WHEN g.paused OR l.paused THEN 'PAUSED' END,
+        CASE WHEN g.paused THEN 'everything is paused' WHEN l.paused THEN format('job %s is paused', _obstacles.jobid) ELSE 'neither the job nor everything is paused' END,
+        CASE WHEN g.paused THEN 'dataflowctl resume' WHEN l.paused THEN format('dataflowctl resume %s', _obstacles.jobid) END
+    FROM dataflow.limits g LEFT JOIN dataflow.limits l ON l.scope = 'job:' || _obstacles.jobid WHERE g.scope = 'global'
+    UNION ALL
+    SELECT 7, 'Is there a free place?', NOT coalesce(full_scope.is_full, false), CASE WHEN full_scope.is_full THEN 'AT_LIMIT' END,
+        CASE WHEN full_scope.is_full THEN format('%s: %s of %s are running', full_scope.scope, full_scope.running, full_scope.concurrency)
+            ELSE concat_ws(', ', format('global: %s of %s are running', g.running, g.concurrency), format('job: %s of %s', l.running, l.concurrency)) END,
+        CASE WHEN full_scope.is_full THEN 'wait, or dataflowctl concurrency ' || full_scope.concurrency + 1 || CASE full_scope.scope WHEN 'global' THEN '' ELSE ' --job ' || _obstacles.jobid END END
+    FROM dataflow.limits g
+    LEFT JOIN dataflow.limits l ON l.scope = 'job:' || _obstacles.jobid AND l.concurrency IS NOT NULL
+    LEFT JOIN LATERAL (
+        SELECT true AS is_full, f.scope, f.running, f.concurrency FROM (VALUES (g.scope, g.running, g.concurrency), (l.scope, l.running, l.concurrency)) AS f (scope, running, concurrency)
+        WHERE f.running >= f.concurrency ORDER BY f.scope <> 'global' LIMIT 1
+    ) AS full_scope ON true
+    WHERE g.scope = 'global'
+    UNION ALL
+    SELECT 8, 'Is a daemon there to run it?', d.fit > 0, CASE WHEN d.fit = 0 THEN CASE WHEN d.elsewhere > 0 THEN 'WRONG_ENVIRONMENT' WHEN d.alive > 0 THEN 'PAUSED' ELSE 'NO_DAEMON' END END,
+        CASE WHEN d.fit > 0 THEN d.names WHEN d.elsewhere > 0 THEN format('no daemon of environment %s is alive', e.environment)
+            WHEN d.alive > 0 THEN 'every daemon is paused, or its limit is 0' ELSE 'no daemon is alive' END,
+        CASE WHEN d.fit > 0 THEN NULL WHEN d.elsewhere > 0 THEN format('start dataflowd on a host of environment %s', e.environment)
+            WHEN d.alive > 0 THEN 'dataflowctl resume --daemon NAME' ELSE 'start dataflowd' END
+    FROM (
+        SELECT max(s.environment) AS environment FROM dataflow.job_output o JOIN dataflow.dataset s ON s.datasetid = o.datasetid WHERE o.jobid = _obstacles.jobid
+    ) AS e
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS alive, count(*) FILTER (WHERE x.environment <> e.environment) AS elsewhere,
+            count(*) FILTER (WHERE x.environment = coalesce(e.environment, x.environment) AND NOT x.paused AND coalesce(x.concurrency, 1) > 0) AS fit,
+            string_agg(x.daemon || ' on ' || x.hostname, ', ' ORDER BY x.daemon)
+                FILTER (WHERE x.environment = coalesce(e.environment, x.environment) AND NOT x.paused AND coalesce(x.concurrency, 1) > 0) AS names
+        FROM dataflow.daemons x WHERE x.state = 'ALIVE'
+    ) AS d
+$$;
+
+CREATE OR REPLACE FUNCTION dataflow.root_causes(jobid text, dataid text) RETURNS TABLE (
+    depth integer, datasetid text, dataid text, jobid text, status text, code text, reason text
+)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+AS $$
+    WITH RECURSIVE missing AS (
+        SELECT 1 AS depth, i.datasetid, i.dataid, o.jobid::text, s.status, s.code, s.reason
+        FROM dataflow.required_inputs(root_causes.jobid, root_causes.dataid) AS i
+        LEFT JOIN dataflow.job_output o ON o.datasetid = i.datasetid
+        LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
+        WHERE s.status IS DISTINCT FROM 'READY'
+        UNION
+        SELECT m.depth + 1, i.datasetid, i.dataid, o.jobid, s.status, s.code, s.reason
+        FROM missing m
+        CROSS JOIN LATERAL dataflow.required_inputs(m.jobid, m.dataid) AS i
+        LEFT JOIN dataflow.job_output o ON o.datasetid = i.datasetid
+        LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
+        WHERE m.depth < 50 AND m.status IS DISTINCT FROM 'FAILED' AND s.status IS DISTINCT FROM 'READY'
+    ), looked_at AS MATERIALIZED (
+        SELECT * FROM missing LIMIT 2000
+    )
+    SELECT max(l.depth), l.datasetid, l.dataid, l.jobid, l.status, l.code, l.reason FROM looked_at l
+    WHERE NOT EXISTS (
+        SELECT FROM dataflow.required_inputs(l.jobid, l.dataid) AS i
+        LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
+        WHERE l.status IS DISTINCT FROM 'FAILED' AND s.status IS DISTINCT FROM 'READY')
+    GROUP BY l.datasetid, l.dataid, l.jobid, l.status, l.code, l.reason
+    ORDER BY 1 DESC, 2, 3
+$$;
+COMMENT ON FUNCTION dataflow.root_causes(text, text) IS
+    'The chunks at the far end of what a run waits for: those that are missing or FAILED although all that they need is there';
+
+CREATE OR REPLACE FUNCTION dataflow.why(jobid text, dataid text) RETURNS TABLE (
+    number integer, question text, answer boolean, code text, detail text, remedy text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    run record;
+    missing record;
+    unvalidated text;
+    held record;
+    root record;
+    roots bigint;
+    place bigint;
+    here constant text := format('%s %s', why.jobid, why.dataid);
+    again constant text := format('dataflowctl resubmit %s --dataid %s', why.jobid, why.dataid);
+    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
+BEGIN
+    SELECT r.* INTO run FROM dataflow.run_state(why.jobid, why.dataid) AS r;
+    RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, run.state, CASE run.state
+            WHEN 'READY' THEN CASE WHEN run.outcome = 'DONE'
+                THEN format('attempt %s on %s made version %s, finished %s, of %s', run.number, run.daemon, run.version, to_char(run.ended, stamp),
+                    coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(run.inputs)), 'nothing'))
+                ELSE format('version %s was registered by hand %s', run.version, to_char(run.since, stamp)) END
+            WHEN 'RUNNING' THEN format('attempt %s runs on %s (%s) since %s', run.number, run.daemon, coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp))
+            WHEN 'FAILED' THEN format('%s, %s: %s', coalesce(format('attempt %s of %s failed %s', run.number, run.max_attempts, to_char(run.since, stamp)), 'set by hand ' || to_char(run.since, stamp)),
+                coalesce(run.code, 'BY_HAND'), coalesce(run.error, run.reason, 'no reason is known'))
+            WHEN 'RETRYING' THEN format('try %s of %s failed, %s: %s', run.tries, run.max_attempts, run.code, coalesce(run.error, 'no reason is known'))
+            WHEN 'HELD' THEN format('held since %s: %s', to_char(run.since, stamp), coalesce(run.reason, 'no reason was given'))
+            WHEN 'QUEUED' THEN 'all its data is there; it is in the queue'
+            WHEN 'WAITING' THEN 'it cannot start yet; the questions say why'
+            ELSE 'nothing is known of it: none of its chunks was ever registered' END,
+        CASE run.state
+            WHEN 'READY' THEN again || ' --status READY makes it again'
+            WHEN 'RUNNING' THEN format('dataflowctl logs %s --follow', here)
+            WHEN 'FAILED' THEN format('dataflowctl logs %s, then %s', here, again)
+            WHEN 'RETRYING' THEN format('it is tried again by itself; %s does so at once', again)
+            WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
+        END;
+
+    SELECT i.datasetid, i.dataid, o.jobid, s.status INTO missing
+    FROM dataflow.required_inputs(why.jobid, why.dataid) AS i
+    LEFT JOIN dataflow.job_output o ON o.datasetid = i.datasetid
+    LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
+    WHERE s.status IS DISTINCT FROM 'READY' ORDER BY i.datasetid || '/' || i.dataid LIMIT 1;
+    SELECT i.datasetid || ' ' || i.dataid INTO unvalidated FROM dataflow.required_inputs(why.jobid, why.dataid) AS i
+    JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
+    WHERE NOT s.validated ORDER BY 1 LIMIT 1;
+    SELECT i.datasetid, i.dataid INTO held FROM dataflow.required_inputs(why.jobid, why.dataid) AS i
+    JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
+    WHERE s.status IN ('HOLD', 'PENDING') ORDER BY 1, 2 LIMIT 1;
+    RETURN QUERY SELECT q.number, q.question, q.answer, q.code, q.detail, CASE q.code
+            WHEN 'DATA_NOT_READY' THEN CASE
+                WHEN missing.status IN ('HOLD', 'PENDING') THEN format('dataflowctl release --dataset %s --dataid %s', missing.datasetid, missing.dataid)
+                WHEN missing.jobid IS NOT NULL THEN format('dataflowctl why %s %s', missing.jobid, missing.dataid)
+                ELSE format('when it has arrived: dataflowctl ready %s %s', missing.datasetid, missing.dataid) END
+            WHEN 'WRONG_DATA' THEN 'use a dataid that every input''s mapping knows; for strict order see to the earlier run first'
+            WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
+            WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
+            WHEN 'LOCKED' THEN CASE run.state
+                WHEN 'READY' THEN 'nothing to do'
+                WHEN 'RUNNING' THEN format('wait, or dataflowctl cancel %s --dataid %s', why.jobid, why.dataid)
+                WHEN 'FAILED' THEN again
+                WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
+                ELSE CASE WHEN held.datasetid IS NOT NULL THEN format('dataflowctl release --dataset %s --dataid %s', held.datasetid, held.dataid) ELSE 'wait until it is free' END END
+        END
+    FROM dataflow.five_questions(why.jobid, why.dataid) AS q ORDER BY q.number;
+
+    IF run.state IN ('QUEUED', 'RETRYING') THEN
+        RETURN QUERY SELECT o.* FROM dataflow._obstacles(why.jobid) AS o;
+        IF run.not_before IS NOT NULL THEN
+            RETURN QUERY SELECT 9, 'Is it due?', run.not_before <= now(), CASE WHEN run.not_before > now() THEN 'RETRY_LATER' END,
+                format('it is tried again at %s', to_char(run.not_before, stamp)), CASE WHEN run.not_before > now() THEN 'wait, or ' || again END;
+        ELSE
+            place := dataflow._queue_position(why.jobid, why.dataid);
+            RETURN QUERY SELECT 9, 'Is it its turn?', coalesce(place, 0) = 1, CASE WHEN place = 1 THEN NULL ELSE 'IN_QUEUE' END,
+                CASE WHEN place = 1 THEN 'it is the next run of its job' WHEN place IS NULL THEN 'more than 10000 runs of the job come before it'
+                    ELSE format('%s of the job come before it', dataflow._counted(place - 1, 'run')) END,
+                CASE WHEN place = 1 THEN NULL ELSE 'wait' END;
+        END IF;
+    END IF;
+    IF missing.jobid IS NOT NULL AND missing.status IS DISTINCT FROM 'FAILED' THEN
+        SELECT c.*, count(*) OVER () AS others INTO root FROM dataflow.root_causes(why.jobid, why.dataid) AS c LIMIT 1;
+        IF FOUND THEN
+            RETURN QUERY SELECT 10, 'What is at the root?', NULL::boolean, coalesce(root.code, root.status, 'NOT_THERE'),
+                format('%s/%s %s%s', root.datasetid, root.dataid, coalesce('is ' || root.status, 'is not there'), coalesce(': ' || root.reason, ''))
+                    || CASE WHEN root.others > 1 THEN format(' (and %s more)', root.others - 1) ELSE '' END,
+                CASE WHEN root.jobid IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', root.datasetid, root.dataid)
+                    ELSE format('dataflowctl why %s %s', root.jobid, root.dataid) END;
+        END IF;
+    END IF;
+END $$;
+COMMENT ON FUNCTION dataflow.why(text, text) IS
+    'Why a run did, does or does not run: where it stands (0), the five questions (1 to 5), what else keeps it (6 to 9) and what is at the root (10), each with a remedy';
+
+CREATE OR REPLACE FUNCTION dataflow.blockers(jobid text) RETURNS TABLE (
+    code text, what text, runs bigint, first text, last text, detail text, remedy text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    looked_at constant integer := 5000;
+    dataids text[];
+    queued bigint;
+BEGIN
+    PERFORM dataflow._known_job(blockers.jobid);
+    SELECT array_agg(k.dataid) INTO dataids FROM (
+        SELECT a.dataid FROM dataflow.job_input i
+        CROSS JOIN LATERAL (
+            SELECT s.datasetid, s.dataid FROM dataflow.datastatus s
+            WHERE s.datasetid || '' = i.datasetid AND s.locktype = 'OUT' ORDER BY s.sortkey DESC LIMIT looked_at
+        ) AS c
+        CROSS JOIN LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
+        WHERE i.jobid = blockers.jobid AND a.jobid = blockers.jobid AND i.kind <> 'fixed'
+        UNION
+        SELECT s.dataid FROM dataflow.chunk_count n JOIN dataflow.datastatus s ON s.datasetid = n.datasetid AND s.locktype = 'OUT' AND s.status = n.status
+        WHERE n.jobid = blockers.jobid AND n.status IN ('FAILED', 'RESUBMIT', 'HOLD', 'PENDING')
+        UNION
+        SELECT x.dataid FROM dataflow.open_run x WHERE x.jobid = blockers.jobid
+        LIMIT 2 * looked_at
+    ) AS k;
+    RETURN QUERY
+    WITH judged AS MATERIALIZED (
+        SELECT e.* FROM dataflow._evaluate(array_fill(blockers.jobid, ARRAY[cardinality(dataids)]), dataids) AS e
+        WHERE e.out_status IS NULL OR e.out_status NOT IN ('READY', 'RUNNING')
+    ), kept AS (
+        SELECT 'DATA_NOT_READY' AS code, i.datasetid || CASE WHEN o.jobid IS NULL THEN '' ELSE ' (made by ' || o.jobid || ')' END AS what, j.dataid, j.sortkey,
+            format('%s/%s %s', i.datasetid, i.dataid, coalesce('is ' || s.status || coalesce(' (' || s.code || ')', ''), 'is not there')) AS detail,
+            CASE WHEN o.jobid IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', i.datasetid, i.dataid) ELSE format('dataflowctl why %s %s', o.jobid, i.dataid) END AS remedy
+        FROM judged j CROSS JOIN LATERAL dataflow.required_inputs(j.jobid, j.dataid) AS i
+        LEFT JOIN dataflow.job_output o ON o.datasetid = i.datasetid
+        LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
+        WHERE j.not_ready IS NOT NULL AND s.status IS DISTINCT FROM 'READY'
+        UNION ALL
+        SELECT n.code, n.what, j.dataid, j.sortkey, n.detail, format('dataflowctl why %s %s', j.jobid, j.dataid)
+        FROM judged j
+        LEFT JOIN dataflow.attempt a ON a.attempt = j.last_attempt
+        CROSS JOIN LATERAL (VALUES
+            ('WRONG_DATA', 'the dataid or its order', j.wrong_data), ('INVALID_PATH', 'a dataset''s place', j.invalid_path),
+            ('NOT_VALIDATED', 'an input that nobody vouched for', j.not_validated),
+            ('LOCKED', CASE j.out_status WHEN 'FAILED' THEN 'FAILED before: ' || coalesce(a.code, 'BY_HAND') WHEN 'HOLD' THEN 'held' WHEN 'PENDING' THEN 'held' ELSE 'a lock' END,
+                CASE WHEN j.not_ready IS NULL OR j.out_status IS NOT NULL THEN j.locked END)
+        ) AS n (code, what, detail)
+        WHERE n.detail IS NOT NULL
+    )
+    SELECT k.code, k.what, count(DISTINCT k.dataid), (array_agg(k.dataid ORDER BY k.sortkey))[1], (array_agg(k.dataid ORDER BY k.sortkey DESC))[1],
+        (array_agg(k.detail ORDER BY k.sortkey))[1], (array_agg(k.remedy ORDER BY k.sortkey))[1]
+    FROM kept k GROUP BY k.code, k.what ORDER BY 3 DESC, 1, 2;
+    SELECT s.queued INTO queued FROM dataflow.status() AS s WHERE s.jobid = blockers.jobid;
+    RETURN QUERY SELECT o.code, 'ready to run', queued, NULL::text, NULL::text, o.detail, o.remedy
+        FROM dataflow._obstacles(blockers.jobid) AS o WHERE NOT o.answer AND queued > 0;
+END $$;
+COMMENT ON FUNCTION dataflow.blockers(text) IS
+    'What keeps the runs of a job, grouped and most frequent first: looks at the latest 5000 chunks of each input, and at all that is FAILED, held or to be resubmitted';
+
+-- The chunks that a selector names (see select_runs), and with a dataset also those that no job produces.
+CREATE OR REPLACE FUNCTION dataflow.select_chunks(selector jsonb) RETURNS TABLE (datasetid text, dataid text, jobid text, status text, reason text, modified timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT s.datasetid::text, s.dataid::text, s.jobid, s.status, s.reason, s.modified
+    FROM dataflow.select_runs(selector) AS r
+    JOIN dataflow.job_output o ON o.jobid = r.jobid AND (NOT selector ? 'dataset' OR o.datasetid = selector ->> 'dataset')
+    JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT'
+    UNION ALL
+    SELECT s.datasetid::text, s.dataid::text, s.jobid, s.status, s.reason, s.modified
+    FROM dataflow.datastatus s
+    WHERE selector ? 'dataset' AND NOT selector ? 'job' AND s.datasetid = selector ->> 'dataset' AND s.locktype = 'OUT' AND s.jobid = ''
+        AND (NOT selector ? 'dataid' OR EXISTS (SELECT FROM dataflow._texts(selector -> 'dataid') AS p WHERE dataflow.matches(s.dataid, p)))
+        AND (NOT selector ? 'status' OR s.status IN (SELECT upper(t) FROM dataflow._texts(selector -> 'status') AS t))
+        AND (NOT selector ? 'error' OR s.code = selector ->> 'error')
+        AND (NOT selector ? 'since' OR s.modified >= (selector ->> 'since')::timestamptz);
+END $$;
+COMMENT ON FUNCTION dataflow.select_chunks(jsonb) IS
+    'The chunks that a selector names: those of the runs of select_runs, and with "dataset" also chunks that no job produces';
+
+CREATE OR REPLACE FUNCTION dataflow._texts(value jsonb) RETURNS SETOF text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT jsonb_array_elements_text(CASE jsonb_typeof(value) WHEN 'array' THEN value ELSE jsonb_build_array(value) END) WHERE value IS NOT NULL $$;
+
+CREATE OR REPLACE FUNCTION dataflow.hold_chunks(selector jsonb, reason text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS TABLE (datasetid text, dataid text, was text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._bounded_selector(selector);
+    RETURN QUERY
+    WITH chosen AS MATERIALIZED (
+        SELECT c.datasetid, c.dataid, c.status, dataflow.sortkey(c.dataid) AS place FROM dataflow.select_chunks(selector) AS c WHERE c.status NOT IN ('HOLD', 'PENDING')
+        UNION
+        -- A chunk that is not there yet can be held by its name.
+        SELECT d.datasetid, p, 'NONE', dataflow.sortkey(p)
+        FROM dataflow._texts(selector -> 'dataid') AS p,
+            LATERAL (
+                SELECT selector ->> 'dataset' AS datasetid WHERE selector ? 'dataset'
+                UNION SELECT o.datasetid FROM dataflow.job_output o WHERE o.jobid = selector ->> 'job' AND NOT selector ? 'dataset'
+            ) AS d
+        WHERE NOT selector ? 'status' AND NOT selector ? 'error' AND p !~ '[*?]' AND strpos(p, '..') = 0
+            AND NOT EXISTS (SELECT FROM dataflow.datastatus s WHERE s.datasetid = d.datasetid AND s.dataid = p AND s.locktype = 'OUT')
+    )
+    SELECT c.datasetid, c.dataid, CASE WHEN dry_run THEN c.status ELSE dataflow.hold(c.datasetid, c.dataid, hold_chunks.reason) END
+    FROM chosen c ORDER BY c.datasetid, c.place;
+END $$;
+COMMENT ON FUNCTION dataflow.hold_chunks(jsonb, text, boolean) IS
+    'hold() for every chunk that a selector names (see select_chunks); a literal dataid also before the chunk exists. dry_run => true only shows them';
+
+CREATE OR REPLACE FUNCTION dataflow.release_chunks(selector jsonb, dry_run boolean DEFAULT false) RETURNS TABLE (datasetid text, dataid text, becomes text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._bounded_selector(selector);
+    RETURN QUERY
+    WITH chosen AS MATERIALIZED (
+        SELECT c.datasetid, c.dataid, s.held_from, s.sortkey
+        FROM dataflow.select_chunks(selector) AS c
+        JOIN dataflow.datastatus s ON s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
+        WHERE s.held_from IS NOT NULL
+    )
+    SELECT c.datasetid, c.dataid, CASE WHEN dry_run THEN c.held_from ELSE dataflow.release(c.datasetid, c.dataid) END
+    FROM chosen c ORDER BY c.datasetid, c.sortkey;
+END $$;
+COMMENT ON FUNCTION dataflow.release_chunks(jsonb, boolean) IS 'release() for every held chunk that a selector names (see select_chunks)';
+
+CREATE OR REPLACE FUNCTION dataflow.cancel_runs(selector jsonb, reason text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS TABLE (
+    jobid text, dataid text, attempt bigint, daemon text, claimed timestamptz
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._bounded_selector(selector);
+    RETURN QUERY
+    WITH chosen AS MATERIALIZED (
+        SELECT r.jobid, r.dataid, a.attempt, a.daemon::text, a.claimed FROM dataflow.select_runs(selector || '{"status": "RUNNING"}') AS r
+        JOIN dataflow.attempt a ON a.jobid = r.jobid AND a.dataid = r.dataid AND a.ended IS NULL
+    ), done AS MATERIALIZED (
+        SELECT c.*, dry_run OR dataflow.cancel(c.jobid, c.dataid, cancel_runs.reason) AS is_done FROM chosen c
+    )
+    SELECT d.jobid, d.dataid, d.attempt, d.daemon, d.claimed FROM done d WHERE d.is_done ORDER BY d.jobid, dataflow.sortkey(d.dataid);
+END $$;
+COMMENT ON FUNCTION dataflow.cancel_runs(jsonb, text, boolean) IS 'cancel() for every running run that a selector names (see select_runs)';
+
+CREATE OR REPLACE FUNCTION dataflow._bounded_selector(selector jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF selector = '{}' THEN
+        RAISE EXCEPTION 'nothing is selected' USING ERRCODE = 'DF400', HINT = 'name a job, a dataset, a dataid or a pattern';
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow.pause_scopes(jobs text[] DEFAULT NULL, dataset text DEFAULT NULL, daemon text DEFAULT NULL, paused boolean DEFAULT true) RETURNS TABLE (
+    scope text, was boolean
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    scopes text[];
+    fruitless text;
+BEGIN
+    IF dataset IS NOT NULL THEN
+        PERFORM dataflow._known_dataset(dataset);
+    END IF;
+    SELECT p INTO fruitless FROM unnest(jobs) AS p WHERE NOT EXISTS (SELECT FROM dataflow.job j WHERE dataflow.matches(j.jobid, p)) LIMIT 1;
+    IF FOUND THEN
+        PERFORM dataflow._known_job(fruitless);
+    END IF;
+    scopes := ARRAY(
+        SELECT 'job:' || j.jobid FROM dataflow.job j WHERE EXISTS (SELECT FROM unnest(jobs) AS p WHERE dataflow.matches(j.jobid, p))
+        UNION SELECT 'job:' || o.jobid FROM dataflow.job_output o WHERE o.datasetid = dataset
+        UNION SELECT 'daemon:' || daemon WHERE daemon IS NOT NULL
+        UNION SELECT 'global' WHERE cardinality(coalesce(jobs, '{}')) = 0 AND dataset IS NULL AND daemon IS NULL
+        ORDER BY 1);
+    IF cardinality(scopes) = 0 THEN
+        RAISE EXCEPTION 'no job produces dataset %', dataset USING ERRCODE = 'DF404', HINT = 'dataflowctl hold --dataset locks its chunks';
+    END IF;
+    RETURN QUERY
+    WITH before AS MATERIALIZED (
+        SELECT s AS scope, coalesce(c.paused, false) AS was FROM unnest(scopes) AS s LEFT JOIN dataflow.control c ON c.scope = s
+    ), changed AS MATERIALIZED (
+        SELECT b.scope, b.was, CASE WHEN b.was <> pause_scopes.paused THEN dataflow.pause(b.scope, pause_scopes.paused) END FROM before b
+    )
+    SELECT c.scope, c.was FROM changed c ORDER BY c.scope;
+END $$;
+COMMENT ON FUNCTION dataflow.pause_scopes(text[], text, text, boolean) IS
+    'pause() for jobs (names or globs), the producer of a dataset, or a daemon; without any of them, for everything. Returns the scopes and whether each was paused before';
+
+CREATE OR REPLACE FUNCTION dataflow.shed(scope text, dry_run boolean DEFAULT false) RETURNS TABLE (jobid text, dataid text, attempt bigint, daemon text, claimed timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    surplus bigint;
+    shed_attempts bigint[];
+BEGIN
+    -- No claim may count while the surplus is being counted.
+    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    SELECT greatest(l.running - l.concurrency, 0) INTO surplus FROM dataflow.limits l WHERE l.scope = shed.scope;
+    -- The youngest have the least to lose.
+    shed_attempts := ARRAY(
+        SELECT a.attempt FROM dataflow.attempt a
+        WHERE a.ended IS NULL AND (shed.scope = 'global' OR shed.scope = 'job:' || a.jobid OR shed.scope = 'daemon:' || a.daemon)
+        ORDER BY a.attempt DESC LIMIT surplus);
+    IF NOT dry_run THEN
+        UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, reason = 'stopped: the limit of ' || shed.scope || ' was lowered'
+        FROM dataflow.attempt a JOIN dataflow.job_output o ON o.jobid = a.jobid
+        WHERE a.attempt = ANY (shed_attempts) AND s.datasetid = o.datasetid AND s.dataid = a.dataid AND s.locktype = 'OUT' AND s.status = 'RUNNING';
+    END IF;
+    RETURN QUERY SELECT a.jobid::text, a.dataid::text, a.attempt, a.daemon::text, a.claimed
+        FROM dataflow.attempt a WHERE a.attempt = ANY (shed_attempts) ORDER BY a.attempt;
+END $$;
+COMMENT ON FUNCTION dataflow.shed(text, boolean) IS
+    'Stops the youngest attempts beyond the limit of a scope at once; they run again when there is a place. dry_run => true only shows them';
+
+CREATE OR REPLACE FUNCTION dataflow.dataid_range(bounds text) RETURNS SETOF text
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    at_most constant integer := 1000000;
+    low constant text := split_part(bounds, '..', 1);
+    high constant text := split_part(bounds, '..', 2);
+    unit text;
+    number bigint;
+    moment timestamptz;
+    until timestamptz;
+    made integer := 0;
+BEGIN
+    IF low ~ '^[0-9]{1,18}$' AND high ~ '^[0-9]{1,18}$' AND low::bigint <= high::bigint AND (length(low) = length(high) OR (low !~ '^0.' AND high !~ '^0.')) THEN
+        IF high::bigint - low::bigint >= at_most THEN
+            RAISE EXCEPTION 'the range % has more than % dataids', bounds, at_most USING ERRCODE = 'DF400', HINT = 'register it in parts';
+        END IF;
+        RETURN QUERY SELECT CASE WHEN low ~ '^0.' THEN lpad(n::text, length(low), '0') ELSE n::text END FROM generate_series(low::bigint, high::bigint) AS n;
+        RETURN;
+    END IF;
+    FOREACH unit IN ARRAY ARRAY['hour', 'day', 'week', 'month'] LOOP
+        moment := dataflow.period_start(unit, low, 'UTC');
+        until := dataflow.period_start(unit, high, 'UTC');
+        IF moment <= until THEN
+            WHILE moment <= until LOOP
+                made := made + 1;
+                IF made > at_most THEN
+                    RAISE EXCEPTION 'the range % has more than % dataids', bounds, at_most USING ERRCODE = 'DF400', HINT = 'register it in parts';
+                END IF;
+                RETURN NEXT dataflow.period_id(unit, moment, 'UTC');
+                moment := dataflow.period_add(unit, moment, 1, 'UTC');
+            END LOOP;
+            RETURN;
+        END IF;
+    END LOOP;
+    RAISE EXCEPTION 'not a range of dataids: %', bounds USING ERRCODE = 'DF400',
+        HINT = 'write two dates, hours, weeks, months or whole numbers, the smaller first: 2026-01-01..2026-01-31, 1..500';
+END $$;
+COMMENT ON FUNCTION dataflow.dataid_range(text) IS 'All dataids from A to B of ''A..B'': dates, hours, weeks, months or whole numbers';
+
+CREATE OR REPLACE VIEW dataflow.jobs AS
+SELECT j.jobid::text, j.flow, j.kind, j.description,
+    ARRAY(SELECT i.datasetid::text || CASE i.kind WHEN 'identity' THEN '' ELSE ' (' || i.kind || ')' END FROM dataflow.job_input i WHERE i.jobid = j.jobid ORDER BY i.datasetid) AS inputs,
+    ARRAY(SELECT o.datasetid::text FROM dataflow.job_output o WHERE o.jobid = j.jobid ORDER BY o.datasetid) AS outputs,
+    coalesce(c.concurrency, j.max_running) AS max_running, j.max_attempts, extract(epoch FROM j.retry_delay)::double precision AS retry_delay_seconds,
+    extract(epoch FROM j.timeout)::double precision AS timeout_seconds, j.priority, j.strict_order, coalesce(c.paused, false) AS paused,
+    j.params, j.code_hash, j.config_hash, j.created, j.modified, j.retired
+FROM dataflow.job j LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid;
+COMMENT ON VIEW dataflow.jobs IS 'Every job with what it reads and writes and how it is run';
+
+CREATE OR REPLACE VIEW dataflow.datasets AS
+SELECT d.datasetid::text, d.flow, d.format, d.description, o.jobid::text AS producer,
+    ARRAY(SELECT i.jobid::text FROM dataflow.job_input i WHERE i.datasetid = d.datasetid ORDER BY i.jobid) AS consumers,
+    coalesce(d.location, nullif(concat_ws('.', d.database, d.schemaname, d.tablename), ''), 'calendar ' || d.calendar) AS place, d.hostname, d.ordering, d.environment,
+    coalesce(c.chunks, 0) AS chunks, coalesce(c.ready, 0) AS ready,
+    d.created, d.modified, d.retired
+FROM dataflow.dataset d LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
+LEFT JOIN (
+    SELECT n.datasetid, sum(n.chunks)::bigint AS chunks, (sum(n.chunks) FILTER (WHERE n.status = 'READY'))::bigint AS ready
+    FROM dataflow.counter n WHERE n.locktype = 'OUT' GROUP BY n.datasetid
+) AS c ON c.datasetid = d.datasetid;
+COMMENT ON VIEW dataflow.datasets IS 'Every dataset with its producer, its consumers, its place and how many chunks it has; no credentials';
+
+CREATE OR REPLACE FUNCTION dataflow.lineage(dataset text, chunk text DEFAULT NULL) RETURNS TABLE (
+    direction text, depth integer, path text[], jobid text, datasetid text, dataid text, status text, version integer, code text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    shown constant integer := 2000;
+BEGIN
+    PERFORM dataflow._known_dataset(dataset);
+    IF chunk IS NULL THEN
+        RETURN QUERY
+        WITH RECURSIVE up AS (
+            SELECT 0 AS depth, ARRAY[dataset] AS path, NULL::text AS jobid, dataset AS datasetid
+            UNION ALL
+            SELECT u.depth + 1, u.path || i.datasetid::text, o.jobid, i.datasetid
+            FROM up u JOIN dataflow.job_output o ON o.datasetid = u.datasetid JOIN dataflow.job_input i ON i.jobid = o.jobid
+            WHERE i.datasetid <> ALL (u.path)
+        ), down AS (
+            SELECT 0 AS depth, ARRAY[dataset] AS path, NULL::text AS jobid, dataset AS datasetid
+            UNION ALL
+            SELECT u.depth + 1, u.path || o.datasetid::text, o.jobid, o.datasetid
+            FROM down u JOIN dataflow.job_input i ON i.datasetid = u.datasetid JOIN dataflow.job_output o ON o.jobid = i.jobid
+            WHERE o.datasetid <> ALL (u.path)
+        )
+        (SELECT 'up', u.depth, u.path, u.jobid, u.datasetid, NULL::text, NULL::text, NULL::integer, NULL::text FROM up u LIMIT shown)
+        UNION ALL
+        (SELECT 'down', u.depth, u.path, u.jobid, u.datasetid, NULL, NULL, NULL, NULL FROM down u WHERE u.depth > 0 LIMIT shown)
+        ORDER BY 1 DESC, 3;
+        RETURN;
+    END IF;
+    PERFORM dataflow._checked_dataid(chunk);
+    RETURN QUERY
+    WITH RECURSIVE up AS (
+        SELECT 0 AS depth, ARRAY[dataset || '/' || chunk] AS path, NULL::text AS jobid, dataset AS datasetid, chunk AS dataid
+        UNION ALL
+        SELECT u.depth + 1, u.path || (i.datasetid || '/' || i.dataid), o.jobid, i.datasetid, i.dataid
+        FROM up u JOIN dataflow.job_output o ON o.datasetid = u.datasetid CROSS JOIN LATERAL dataflow.required_inputs(o.jobid, u.dataid) AS i
+        WHERE i.datasetid || '/' || i.dataid <> ALL (u.path)
+    ), down AS (
+        SELECT 0 AS depth, ARRAY[dataset || '/' || chunk] AS path, NULL::text AS jobid, dataset AS datasetid, chunk AS dataid
+        UNION ALL
+        SELECT u.depth + 1, u.path || (o.datasetid || '/' || r.dataid), o.jobid, o.datasetid, r.dataid
+        FROM down u CROSS JOIN LATERAL dataflow.affected_runs(u.datasetid, u.dataid) AS r JOIN dataflow.job_output o ON o.jobid = r.jobid
+        WHERE o.datasetid || '/' || r.dataid <> ALL (u.path)
+    ), found AS (
+        (SELECT 'up' AS direction, u.* FROM up u LIMIT shown)
+        UNION ALL
+        (SELECT 'down', u.* FROM down u WHERE u.depth > 0 LIMIT shown)
+    )
+    SELECT f.direction, f.depth, f.path, f.jobid, f.datasetid, f.dataid, s.status, s.version, s.code
+    FROM found f LEFT JOIN dataflow.datastatus s ON s.datasetid = f.datasetid AND s.dataid = f.dataid AND s.locktype = 'OUT'
+    ORDER BY 1 DESC, 3;
+END $$;
+COMMENT ON FUNCTION dataflow.lineage(text, text) IS
+    'What a dataset or chunk is made of (up) and what is made of it (down), at most 2000 rows each; path leads from it to the row';
+
+CREATE OR REPLACE FUNCTION dataflow.job_stats(jobid text) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_job(job_stats.jobid);
+    RETURN (
+        SELECT jsonb_build_object('jobid', j.jobid, 'description', j.description, 'created', j.created, 'modified', j.modified, 'retired', j.retired,
+            'flow', j.flow, 'kind', j.kind, 'code_hash', j.code_hash, 'config_hash', j.config_hash, 'inputs', j.inputs, 'outputs', j.outputs,
+            'configuration', jsonb_build_object('params', j.params, 'max_running', j.max_running, 'max_attempts', j.max_attempts, 'retry_delay_seconds', j.retry_delay_seconds,
+                'timeout_seconds', j.timeout_seconds, 'priority', j.priority, 'strict_order', j.strict_order, 'paused', j.paused),
+            'chunks', (SELECT coalesce(jsonb_object_agg(c.status, c.chunks), '{}') FROM (
+                SELECT n.status, max(n.chunks) AS chunks FROM dataflow.chunk_count n WHERE n.jobid = j.jobid GROUP BY n.status) AS c),
+            'exceptions', (SELECT coalesce(jsonb_agg(jsonb_build_object('code', x.code, 'attempts', x.attempts, 'last', x.last, 'error', x.error) ORDER BY x.attempts DESC, x.code), '[]') FROM (
+                SELECT a.code, count(*) AS attempts, max(a.ended) AS last, (array_agg(a.error ORDER BY a.ended DESC))[1] AS error
+                FROM dataflow.attempt a WHERE a.jobid = j.jobid AND a.outcome IN ('FAILED', 'LOST', 'CANCELLED') GROUP BY a.code) AS x),
+            'quarantine', (SELECT jsonb_build_object('open', count(*) FILTER (WHERE NOT q.is_resolved), 'resolved', count(*) FILTER (WHERE q.is_resolved))
+                FROM dataflow.quarantine q WHERE q.jobid = j.jobid),
+            'execution', (SELECT jsonb_build_object('attempts', count(*), 'done', count(*) FILTER (WHERE t.outcome = 'DONE'), 'failed', count(*) FILTER (WHERE t.outcome = 'FAILED'),
+                    'lost', count(*) FILTER (WHERE t.outcome = 'LOST'), 'cancelled', count(*) FILTER (WHERE t.outcome = 'CANCELLED'), 'running', count(*) FILTER (WHERE t.outcome IS NULL),
+                    'first', min(t.claimed), 'last', max(t.ended), 'seconds', jsonb_build_object('total', sum(t.seconds), 'least', min(t.seconds), 'mean', avg(t.seconds),
+                        'median', percentile_cont(0.5) WITHIN GROUP (ORDER BY t.seconds), 'p95', percentile_cont(0.95) WITHIN GROUP (ORDER BY t.seconds), 'most', max(t.seconds)))
+                FROM (SELECT a.outcome, a.claimed, a.ended, round(extract(epoch FROM a.ended - coalesce(a.started, a.claimed)), 3)::double precision AS seconds
+                    FROM dataflow.attempt a WHERE a.jobid = j.jobid) AS t),
+            'published', (SELECT jsonb_build_object('rows', coalesce(sum(m.rows), 0), 'bytes', coalesce(sum(m.bytes), 0))
+                FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT' AND s.status = 'READY'
+                JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest WHERE o.jobid = j.jobid),
+            'nodes', (SELECT coalesce(jsonb_agg(to_jsonb(n) - 'place' ORDER BY n.place, n.node), '[]') FROM (
+                SELECT k.node, min(k.ordinal) AS place, count(*) AS attempts, sum(k.items) AS items, sum(k.successes) AS successes, sum(k.failures) AS failures, sum(k.seconds) AS seconds
+                FROM dataflow.attempt a JOIN dataflow.node_stat k ON k.attempt = a.attempt WHERE a.jobid = j.jobid GROUP BY k.node) AS n))
+        FROM dataflow.jobs j WHERE j.jobid = job_stats.jobid);
+END $$;
+COMMENT ON FUNCTION dataflow.job_stats(text) IS
+    'A job as one JSON object: created, flow, configuration, description, chunks, exceptions, quarantine, execution, published, nodes';
+
+CREATE OR REPLACE FUNCTION dataflow.quarantined(job text DEFAULT NULL, pattern text DEFAULT NULL, with_resolved boolean DEFAULT false, at_most integer DEFAULT 100) RETURNS TABLE (
+    jobid text, dataid text, itemid text, code text, reason text, created timestamptz, attempt bigint, is_resolved boolean, resolved_by text, resolved timestamptz
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF job IS NOT NULL THEN
+        PERFORM dataflow._known_job(job);
+    END IF;
+    RETURN QUERY
+    SELECT q.jobid::text, q.dataid::text, q.itemid, q.code, q.reason, q.created, q.attempt, q.is_resolved, q.resolved_by, q.resolved
+    FROM dataflow.quarantine q
+    WHERE (job IS NULL OR q.jobid = job) AND (pattern IS NULL OR dataflow.matches(q.dataid, pattern))
+        AND (with_resolved OR NOT q.is_resolved)
+    ORDER BY q.jobid, q.dataid, q.itemid LIMIT at_most;
+END $$;
+COMMENT ON FUNCTION dataflow.quarantined(text, text, boolean, integer) IS 'Records that were set aside; the record itself is in quarantine_record()';
+
+CREATE OR REPLACE FUNCTION dataflow.quarantine_record(jobid text, dataid text, itemid text) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    found_record jsonb;
+BEGIN
+    PERFORM dataflow._known_job(quarantine_record.jobid);
+    SELECT to_jsonb(q) INTO found_record FROM dataflow.quarantine q
+        WHERE q.jobid = quarantine_record.jobid AND q.dataid = quarantine_record.dataid AND q.itemid = quarantine_record.itemid;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'job % has set aside no record % of %', jobid, itemid, dataid USING ERRCODE = 'DF404',
+            HINT = format('dataflowctl quarantine list %s shows those that it has', jobid);
+    END IF;
+    RETURN found_record;
+END $$;
+COMMENT ON FUNCTION dataflow.quarantine_record(text, text, text) IS 'One record that was set aside, with its details';
+
+CREATE OR REPLACE FUNCTION dataflow.resolve(jobid text, dataid text, itemids text[], resolution jsonb DEFAULT '{}') RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    unknown text;
+    done bigint;
+BEGIN
+    PERFORM dataflow._known_job(resolve.jobid);
+    SELECT i INTO unknown FROM unnest(itemids) AS i WHERE NOT EXISTS (
+        SELECT FROM dataflow.quarantine q WHERE q.jobid = resolve.jobid AND q.dataid = resolve.dataid AND q.itemid = i) LIMIT 1;
+    IF FOUND THEN
+        PERFORM dataflow.quarantine_record(resolve.jobid, resolve.dataid, unknown);
+    END IF;
+    UPDATE dataflow.quarantine q SET is_resolved = true, resolved = now(), resolved_by = session_user, resolution = resolve.resolution
+        WHERE q.jobid = resolve.jobid AND q.dataid = resolve.dataid AND (itemids IS NULL OR q.itemid = ANY (itemids)) AND NOT q.is_resolved;
+    GET DIAGNOSTICS done = ROW_COUNT;
+    RETURN done;
+END $$;
+COMMENT ON FUNCTION dataflow.resolve(text, text, text[], jsonb) IS
+    'Marks quarantined records of a run as dealt with, all open ones where itemids is NULL; returns how many';
+
+CREATE OR REPLACE FUNCTION dataflow.delete_runs(jobid text, patterns text[] DEFAULT NULL, dry_run boolean DEFAULT false, at_most integer DEFAULT 1000000) RETURNS TABLE (
+    dataid text, status text, chunks bigint, attempts bigint, versions bigint, quarantined bigint
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    chosen text[];
+    busy text;
+BEGIN
+    PERFORM dataflow._known_job(delete_runs.jobid);
+    chosen := ARRAY(
+        SELECT k.dataid FROM (
+            SELECT s.dataid::text FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT' WHERE o.jobid = delete_runs.jobid
+            UNION SELECT a.dataid FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid
+            UNION SELECT q.dataid FROM dataflow.quarantine q WHERE q.jobid = delete_runs.jobid
+        ) AS k
+        WHERE patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(k.dataid, p))
+        ORDER BY dataflow.sortkey(k.dataid) LIMIT at_most);
+    SELECT format('%s/%s', s.datasetid, s.dataid) INTO busy
+    FROM unnest(chosen) AS c (dataid) JOIN dataflow.job_output o ON o.jobid = delete_runs.jobid
+    JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = c.dataid
+    WHERE s.status = 'RUNNING' ORDER BY 1 LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'chunk % is being written or read: nothing was deleted', busy USING ERRCODE = 'DF409',
+            HINT = format('wait, or dataflowctl cancel %s; dataflowctl pause %s keeps new ones from starting', jobid, jobid);
+    END IF;
+    RETURN QUERY
+    SELECT c.dataid, max(s.status), count(s.datasetid),
+        (SELECT count(*) FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND a.dataid = c.dataid),
+        coalesce(sum((SELECT count(*) FROM dataflow.manifest m WHERE m.datasetid = s.datasetid AND m.dataid = s.dataid)), 0)::bigint,
+        (SELECT count(*) FROM dataflow.quarantine q WHERE q.jobid = delete_runs.jobid AND q.dataid = c.dataid)
+    FROM unnest(chosen) WITH ORDINALITY AS c (dataid, place)
+    LEFT JOIN dataflow.job_output o ON o.jobid = delete_runs.jobid
+    LEFT JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
+    GROUP BY c.dataid, c.place ORDER BY c.place;
+    IF dry_run THEN
+        RETURN;
+    END IF;
+    DELETE FROM dataflow.datastatus s
+    USING dataflow.attempt a, jsonb_object_keys(a.inputs) AS i
+    WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen) AND s.datasetid = split_part(i, '/', 1) AND s.dataid = split_part(i, '/', 2)
+        AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid;
+    PERFORM dataflow.delete_chunk(o.datasetid, c.dataid) FROM unnest(chosen) AS c (dataid), dataflow.job_output o WHERE o.jobid = delete_runs.jobid;
+    DELETE FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen);
+    DELETE FROM dataflow.quarantine q WHERE q.jobid = delete_runs.jobid AND q.dataid = ANY (chosen);
+END $$;
+COMMENT ON FUNCTION dataflow.delete_runs(text, text[], boolean, integer) IS
+    'Forgets runs of a job: status, locks, attempts, versions, statistics and quarantine. Files stay for gc, history stays, and a run whose inputs are READY is queued anew. dry_run => true only shows them';
+
+CREATE OR REPLACE FUNCTION dataflow.prunable(older_than interval) RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT count(*) FROM dataflow.event e WHERE e.at < now() - older_than $$;
+COMMENT ON FUNCTION dataflow.prunable(interval) IS 'How many events prune() would delete';
