@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-pytest_plugins = ["tests.fix_leaks", "tests.fix_postgres", "tests.fix_world"]
+pytest_plugins = ["tests.fix_daemon", "tests.fix_leaks", "tests.fix_postgres", "tests.fix_world"]
 
 
 def pytest_configure() -> None:

@@ -1,15 +1,17 @@
-"""A proxy before Postgres that does what real middlemen do: pool by transaction, or speak for an older server.
+"""Between a program and Postgres: a proxy that does what real middlemen do, and a wire that fails as real ones do.
 
-It reads just enough of the protocol: after a client's start-up, every server message is a type byte and a length.
+The proxy pools by transaction, or speaks for an older server. It reads just enough of the protocol: after a client's start-up, every server message is a type byte and a length.
 """
 
 from __future__ import annotations
 
 import select
 import socket
+import struct
 import threading
+import time
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from psycopg import conninfo
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 CHUNK = 65536
 HEAD = 5
+RELAY_TICK_SECONDS = 0.01
 READY_IDLE = b"Z\x00\x00\x00\x05I"
 
 
@@ -115,3 +118,110 @@ def _connect(dsn: str) -> socket.socket:
     backend = socket.socket(socket.AF_UNIX)
     backend.connect(f"{host}/.s.PGSQL.{port}")
     return backend
+
+
+class Relay:
+    """A wire between a daemon and Postgres that can be cut, blackholed, slowed down and mended.
+
+    One thread moves bytes. In a blackhole connections stay open, new ones are even accepted, and nothing arrives; what
+    was sent meanwhile arrives when it is lifted, as TCP would have it.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._target = dsn
+        self._mode: Literal["pass", "blackhole", "refuse"] = "pass"
+        self._delay = 0.0
+        self._reset = self._stop = False
+        self._peers: dict[socket.socket, socket.socket] = {}
+        self._sent: list[tuple[float, socket.socket, bytes]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.dsn = conninfo.make_conninfo(
+            dsn, host="127.0.0.1", port=self.port, sslmode="disable", gssencmode="disable"
+        )
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def blackhole(self) -> None:
+        self._mode = "blackhole"
+
+    def refuse(self) -> None:
+        """Cuts every connection, and takes no new one."""
+        self._mode, self._reset = "refuse", True
+
+    def reset(self) -> None:
+        """Cuts every connection once."""
+        self._reset = True
+
+    def delay(self, seconds: float) -> None:
+        self._delay = seconds
+
+    def resume(self) -> None:
+        self._mode, self._delay = "pass", 0.0
+
+    def close(self) -> None:
+        self._stop = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop:
+            if self._reset:
+                self._reset = False
+                self._cut()
+            if self._mode == "blackhole":
+                time.sleep(RELAY_TICK_SECONDS)
+                continue
+            for ready in select.select([self._listener, *self._peers], [], [], RELAY_TICK_SECONDS)[0]:
+                if ready is self._listener:
+                    self._accept()
+                elif ready in self._peers:
+                    self._read(ready)
+            self._deliver()
+        self._cut()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        if self._mode == "refuse":
+            client.close()
+            return
+        try:
+            backend = _connect(self._target)
+        except OSError:
+            client.close()
+            return
+        self._peers |= {client: backend, backend: client}
+
+    def _read(self, ready: socket.socket) -> None:
+        try:
+            data = ready.recv(CHUNK)
+        except OSError:
+            data = b""
+        if data:
+            self._sent.append((time.monotonic() + self._delay, self._peers[ready], data))
+        else:
+            self._drop(ready)
+
+    def _deliver(self) -> None:
+        now = time.monotonic()
+        while self._sent and self._sent[0][0] <= now:
+            _, to, data = self._sent.pop(0)
+            if to in self._peers:
+                try:
+                    to.sendall(data)
+                except OSError:
+                    self._drop(to)
+
+    def _drop(self, one: socket.socket) -> None:
+        other = self._peers.pop(one)
+        self._peers.pop(other)
+        one.close()
+        other.close()
+
+    def _cut(self) -> None:
+        for one in list(self._peers):
+            # No farewell: the other side sees a reset.
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            one.close()
+        self._peers.clear()
+        self._sent.clear()

@@ -55,11 +55,8 @@ async def run(state: State) -> None:
 async def expire_dead_neighbours(state: State) -> None:
     for neighbour in await calls.neighbours(state.link, state.hostname):
         began = supervise.started_at(neighbour.pid)
-        if (
-            neighbour.pid == os.getpid()
-            or began is None
-            or began > neighbour.started + CLOCK_TOLERANCE_SECONDS
-        ):
+        was_ourselves = neighbour.daemon == state.name and neighbour.pid == os.getpid()
+        if was_ourselves or began is None or began > neighbour.started + CLOCK_TOLERANCE_SECONDS:
             await calls.expire(state.link, neighbour)
 
 

@@ -58,20 +58,19 @@ async def run(
     """Runs until it is told to stop, or with `once` until nothing is ready; returns the exit status."""
     name = settings.effective_daemon_name
     with log.context(daemon=name):
-        async with anyio.create_task_group() as tasks:
-            state = _state(settings, name, engine, tasks, once=once)
-            try:
-                await _register(state)
-                async with anyio.create_task_group() as services:
-                    await _serve(state, services, reload)
-                    services.cancel_scope.cancel()
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await _farewell(state)
+        state = _state(settings, name, engine, once=once)
+        try:
+            await _register(state)
+            async with anyio.create_task_group() as state.tasks, anyio.create_task_group() as services:
+                await _serve(state, services, reload)
+                services.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _farewell(state)
         return _exit_status(state)
 
 
-def _state(settings: Settings, name: str, engine: Engine, tasks: anyio.abc.TaskGroup, *, once: bool) -> State:
+def _state(settings: Settings, name: str, engine: Engine, *, once: bool) -> State:
     def address() -> str:
         return db.dsn(settings)
 
@@ -98,7 +97,6 @@ def _state(settings: Settings, name: str, engine: Engine, tasks: anyio.abc.TaskG
         claims=calls.Claims(claims, name),
         link=link,
         metrics=Metrics(),
-        tasks=tasks,
         once=once,
     )
     return state

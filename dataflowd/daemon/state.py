@@ -69,8 +69,8 @@ class State:
     claims: Claims
     link: Link
     metrics: Metrics
-    tasks: TaskGroup
     once: bool = False
+    tasks: TaskGroup = field(init=False)
 
     running: dict[int, Running] = field(default_factory=dict)
     offers: list[Offer] = field(default_factory=list)

@@ -1,0 +1,348 @@
+"""The daemon as its operator meets it: it starts what is ready, obeys limits and signals, and says how it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests.fix_daemon import Shop, StartDaemon, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Long enough that nothing found quickly was found by the poll.
+NO_POLL = {"DATAFLOW_POLL": "600"}
+SLOW = "sleep 60"
+FOREVER_SECONDS = 30.0
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def pids(directory: Path) -> list[int]:
+    """The processes of jobs that wrote their pid to a file."""
+    return [
+        int(path.read_text(encoding="ascii"))
+        for path in sorted(directory.glob("*.pid"))
+        if path.stat().st_size
+    ]
+
+
+def test_a_chunk_that_becomes_ready_is_processed_without_waiting_for_the_poll(
+    shop: Shop, start_daemon: StartDaemon
+) -> None:
+    shop.job("echo $jobid $dataid password=hunter2")
+    daemon = start_daemon(env=NO_POLL)
+    shop.ready("2026-01-01")
+    eventually(lambda: shop.count("READY") == 1, seconds=5)
+    row = shop.connection.execute(
+        "SELECT outcome, usage, started IS NOT NULL, error FROM dataflow.attempt"
+    ).fetchone()
+    assert row is not None
+    outcome, usage, was_started, error = row
+    assert (outcome, was_started, error) == ("DONE", True, None)
+    assert usage["exit_code"] == 0
+    assert usage["max_rss"] > 1_000_000
+    assert daemon.stop() == 0
+    [log] = daemon.log_path.parent.glob("dataflowd/log/work/2026-01-01/*.log")
+    assert log.read_text(encoding="utf-8") == "work 2026-01-01 password=***\n"
+
+
+def test_a_failing_command_is_recorded_with_its_status_and_last_lines(
+    shop: Shop, start_daemon: StartDaemon
+) -> None:
+    shop.job("echo starting; echo token=abc >&2; exit 3")
+    start_daemon()
+    shop.ready(1)
+    eventually(lambda: shop.count("FAILED") == 1)
+    row = shop.connection.execute("SELECT code, error, usage FROM dataflow.attempt").fetchone()
+    assert row is not None
+    assert row[:2] == ("EXIT_3", "exit status 3\nstarting\ntoken=***")
+    assert row[2]["exit_code"] == 3
+
+
+def test_an_attempt_that_takes_too_long_is_stopped_with_all_its_processes(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(f"sleep 60 & echo $! > {tmp_path}/1.pid; echo $$ > {tmp_path}/2.pid; wait", 'timeout = "1s"')
+    start_daemon()
+    shop.ready(1)
+    eventually(lambda: shop.count("FAILED") == 1)
+    assert shop.value("SELECT code FROM dataflow.attempt") == "TIMEOUT"
+    assert len(pids(tmp_path)) == 2
+    assert not any(alive(pid) for pid in pids(tmp_path))
+
+
+def test_a_lost_notification_delays_a_run_by_at_most_the_poll(shop: Shop, start_daemon: StartDaemon) -> None:
+    shop.job("true")
+    daemon = start_daemon(env={"DATAFLOW_POLL": "1"})
+    # As if it had never been sent: the chunk and its run are registered without the triggers that notify.
+    with shop.connection.transaction():
+        shop.connection.execute("SET LOCAL session_replication_role = replica")
+        shop.ready(1)
+        shop.connection.execute(
+            "INSERT INTO dataflow.work (jobid, dataid, sortkey) VALUES ('work', '1', '1')"
+        )
+    began = time.monotonic()
+    eventually(lambda: shop.count("READY") == 1, seconds=10)
+    assert time.monotonic() - began < 3
+    assert daemon.get("/health/ready")[0] == 200
+
+
+def test_raising_the_limit_starts_more_at_once_and_lowering_it_starts_none(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(f"until [ -e {tmp_path}/go-$dataid ]; do sleep 0.05; done")
+    shop.limit(2)
+    start_daemon(env=NO_POLL)
+    shop.ready(*range(1, 11))
+    eventually(lambda: shop.live() == 2)
+    shop.limit(5)
+    began = time.monotonic()
+    eventually(lambda: shop.live() == 5)
+    assert time.monotonic() - began < 0.5  # promised are 100 ms, of an idle machine
+    shop.limit(1)
+    for number in (1, 2, 3):
+        (tmp_path / f"go-{number}").touch()
+    eventually(lambda: shop.count("READY") == 3)
+    assert shop.live() == 2
+    shop.limit(8)
+    eventually(lambda: shop.live() == 7)
+
+
+def test_paused_claims_nothing_and_resumed_goes_on(shop: Shop, start_daemon: StartDaemon) -> None:
+    shop.job("true")
+    daemon = start_daemon(env=NO_POLL)
+    shop.connection.execute("SELECT dataflow.pause()")
+    daemon.said("limit.changed", times=2)
+    shop.ready(1)
+    assert json.loads(daemon.get("/health/ready")[1])["paused"] is True
+    assert shop.live() == 0
+    shop.connection.execute("SELECT dataflow.pause(paused => false)")
+    eventually(lambda: shop.count("READY") == 1)
+
+
+@pytest.mark.parametrize("how", ["cancel", "resubmit"])
+def test_whoever_cancels_or_resubmits_a_running_chunk_stops_its_process(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path, how: str
+) -> None:
+    shop.job(f"echo $$ > {tmp_path}/$$.pid; [ -e {tmp_path}/second ] || exec sleep 60")
+    start_daemon(env=NO_POLL)
+    shop.ready(1)
+    [child] = eventually(lambda: pids(tmp_path))
+    (tmp_path / "second").touch()
+    if how == "cancel":
+        shop.connection.execute("SELECT dataflow.cancel('work', '1')")
+    else:
+        shop.connection.execute(
+            "UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE datasetid = 'clean'"
+        )
+    eventually(lambda: not alive(child), seconds=5)
+    if how == "cancel":
+        eventually(lambda: shop.value("SELECT bool_and(let_go) FROM dataflow.attempt"))
+        assert shop.outcomes() == ["CANCELLED"]
+    else:
+        eventually(lambda: shop.outcomes() == ["CANCELLED", "DONE"], seconds=10)
+
+
+def test_sigterm_lets_attempts_end_and_claims_no_more(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done")
+    shop.limit(1)
+    daemon = start_daemon()
+    shop.ready(1, 2)
+    eventually(lambda: shop.live() == 1)
+    daemon.signal(signal.SIGTERM)
+    [waiting] = daemon.said("drain.waiting")
+    assert waiting["runs"] == ["work/1"]
+    assert daemon.get("/health/ready")[0] == 503
+    (tmp_path / "go").touch()
+    assert daemon.ended() == 0
+    assert shop.outcomes() == ["DONE"]
+    assert shop.value("SELECT stopped IS NOT NULL FROM dataflow.daemon")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_gives_attempts_back_without_spending_a_try(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path, number: signal.Signals
+) -> None:
+    shop.job(f"echo $$ > {tmp_path}/1.pid; {SLOW}")
+    daemon = start_daemon()
+    shop.ready(1)
+    [child] = eventually(lambda: pids(tmp_path))
+    daemon.signal(number)
+    daemon.said("drain.waiting")
+    daemon.signal(number)
+    assert daemon.ended(10) == 0
+    assert not alive(child)
+    assert shop.outcomes() == ["RETURNED"]
+    assert shop.count("RESUBMIT") == 1
+    shop.job("true")
+    start_daemon(name="d2")
+    eventually(lambda: shop.count("READY") == 1)
+    assert shop.value("SELECT max(tries) FROM dataflow.attempt") == 1
+
+
+def test_after_the_drain_timeout_attempts_are_given_back(shop: Shop, start_daemon: StartDaemon) -> None:
+    shop.job(SLOW)
+    daemon = start_daemon(env={"DATAFLOW_DRAIN_TIMEOUT": "0.5"})
+    shop.ready(1)
+    eventually(lambda: shop.live() == 1)
+    assert daemon.stop() == 0
+    assert shop.outcomes() == ["RETURNED"]
+
+
+def test_reload_picks_up_new_code_and_keeps_the_old_one_when_the_file_is_wrong(
+    shop: Shop, start_daemon: StartDaemon
+) -> None:
+    shop.job("exit 1")
+    daemon = start_daemon()
+    shop.flow.write_text("[flow", encoding="utf-8")
+    daemon.signal(signal.SIGHUP)
+    daemon.said("daemon.reload_failed")
+    shop.ready(1)
+    eventually(lambda: shop.count("FAILED") == 1)
+    shop.job("true")
+    daemon.signal(signal.SIGHUP)
+    daemon.said("daemon.reloaded")
+    shop.ready(2)
+    eventually(lambda: shop.count("READY") == 1)
+
+
+def test_once_processes_all_that_is_ready_and_says_whether_it_went_well(
+    shop: Shop, start_daemon: StartDaemon
+) -> None:
+    shop.job('[ "$dataid" != bad ]')
+    assert start_daemon("--once", wait=False).ended() == 0
+    shop.ready(*range(20))
+    assert start_daemon("--once", wait=False).ended() == 0
+    assert shop.count("READY") == 20
+    shop.ready("bad", "good")
+    assert start_daemon("--once", wait=False).ended() == 1
+    assert (shop.count("READY"), shop.count("FAILED")) == (21, 1)
+
+
+def test_a_second_daemon_of_the_same_name_is_refused(shop: Shop, start_daemon: StartDaemon) -> None:
+    shop.job("true")
+    start_daemon()
+    second = start_daemon(wait=False)
+    assert second.ended() == 8
+    assert "a daemon named d1 runs already" in second.log_path.read_text(encoding="utf-8")
+
+
+def test_health_and_metrics(shop: Shop, start_daemon: StartDaemon) -> None:
+    shop.job("true")
+    daemon = start_daemon(env=NO_POLL)
+    shop.ready(1)
+    eventually(lambda: shop.count("READY") == 1)
+    status, text = daemon.get("/health/ready")
+    assert status == 200
+    assert json.loads(text) | {"ready": True, "database": "up", "listener": "listening"} == json.loads(text)
+    assert daemon.get("/health/live")[0] == 200
+    assert daemon.get("/elsewhere")[0] == 404
+    text = eventually(lambda: (t := daemon.get("/metrics")[1]) and "outcome=" in t and t)
+    for line in (
+        'dataflow_attempts_total{job="work",outcome="DONE"} 1.0',
+        'dataflow_runs{job="work",state="ready"} 1.0',
+        'dataflow_queue_depth{job="work"} 0.0',
+        'dataflow_listener{state="listening"} 1.0',
+        "dataflow_limit 4.0",
+        "dataflow_claim_seconds_count",
+    ):
+        assert line in text
+
+
+def test_a_port_that_is_taken_stops_the_daemon_with_a_remedy(shop: Shop, start_daemon: StartDaemon) -> None:
+    shop.job("true")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        daemon = start_daemon(env={"DATAFLOW_HTTP_PORT": str(other.getsockname()[1])}, wait=False)
+        assert daemon.ended() == 3
+    [died] = daemon.events("service.died")
+    assert died["service"] == "http"
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[socket.socket]:
+    """Where systemd would listen."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(os.fspath(tmp_path / "notify"))
+        listening.settimeout(FOREVER_SECONDS)
+        yield listening
+
+
+def heard(manager: socket.socket, wanted: str) -> str:
+    while True:
+        message = manager.recv(4096).decode()
+        if wanted in message:
+            return message
+
+
+def silent(manager: socket.socket, unwanted: str, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        manager.settimeout(left)
+        try:
+            if unwanted in manager.recv(4096).decode():
+                return False
+        except TimeoutError:
+            break
+    manager.settimeout(FOREVER_SECONDS)
+    return True
+
+
+def test_systemd_hears_ready_status_reload_and_stop(
+    shop: Shop, start_daemon: StartDaemon, manager: socket.socket
+) -> None:
+    shop.job("true")
+    daemon = start_daemon(env={"NOTIFY_SOCKET": manager.getsockname()})
+    assert "STATUS=running 0 of 4, queued 0" in heard(manager, "READY=1")
+    daemon.signal(signal.SIGHUP)
+    stamp = heard(manager, "RELOADING=1").partition("MONOTONIC_USEC=")[2]
+    assert 0 <= time.monotonic() - int(stamp) / 1e6 < 10
+    heard(manager, "READY=1")
+    daemon.signal(signal.SIGTERM)
+    heard(manager, "STOPPING=1")
+
+
+def test_the_watchdog_is_fed_by_turns_of_the_scheduler_and_by_nothing_else(
+    shop: Shop, start_daemon: StartDaemon, manager: socket.socket, dsn: str
+) -> None:
+    shop.job("true")
+    start_daemon(env={"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "600000"})
+    heard(manager, "WATCHDOG=1")
+    with psycopg.connect(dsn) as blocker:
+        # The scheduler hangs in its claim, while the rest of the loop goes on.
+        blocker.execute("SELECT pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0))")
+        heard(manager, "WATCHDOG=1") if not silent(manager, "WATCHDOG=1", 0.5) else None
+        assert silent(manager, "WATCHDOG=1", 1.5)
+    heard(manager, "WATCHDOG=1")
+
+
+def test_daemons_started_and_stopped_in_a_row_leave_nothing_behind(
+    shop: Shop, start_daemon: StartDaemon
+) -> None:
+    shop.job("true")
+    for number in range(8):
+        shop.ready(number)
+        daemon = start_daemon()
+        eventually(lambda count=number + 1: shop.count("READY") == count)
+        assert daemon.stop() == 0
+        eventually(
+            lambda: shop.value(
+                "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'dataflowd %%'"
+            )
+        )
+    assert shop.live() == 0
