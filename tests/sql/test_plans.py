@@ -94,7 +94,6 @@ def _crowd(world: World, chunks: int) -> Crowd:
             " ('raw', '', 'OUT', 'READY', %s)",
             chunks,
         )
-    world.do("SELECT dataflow.renew_lease(%s, %s)", daemon.name, daemon.incarnation)
     return crowd
 
 
@@ -103,10 +102,17 @@ def crowds(server: Server, template: str) -> Iterator[tuple[Crowd, Crowd]]:
     with database(server, template) as small, database(server, template) as large:
         worlds = [World(dsn, psycopg.connect(dsn, autocommit=True)) for dsn in (small, large)]
         try:
-            yield _crowd(worlds[0], SMALL), _crowd(worlds[1], LARGE)
+            made = _crowd(worlds[0], SMALL), _crowd(worlds[1], LARGE)
+            for crowd in made:
+                # The million took longer than a lease.
+                crowd.world.do(
+                    "SELECT dataflow.renew_lease(%s, %s)", crowd.daemon.name, crowd.daemon.incarnation
+                )
+            yield made
         finally:
             for world in worlds:
                 world.close()
+                world.connection.close()
 
 
 def _assert_flat(small: int, large: int) -> None:
