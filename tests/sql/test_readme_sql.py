@@ -1,0 +1,51 @@
+"""README's SQL section, typed by a stranger: every statement in it works, and the weekend is recovered with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import LiteralString, cast
+
+import pytest
+
+from tests.fix_world import World
+
+README = Path(__file__).parents[2] / "README.md"
+SECTION = README.read_text(encoding="utf-8").split("## SQL is an interface")[1].split("\n## ")[0]
+WEEKEND = [
+    cast("LiteralString", line.split("--")[0].strip())
+    for line in re.findall(r"```sql\n(.*?)```", SECTION, re.DOTALL)[0].splitlines()
+    if line.strip()
+]
+RECIPES = [
+    cast("LiteralString", statement) for statement in re.findall(r"`((?:SELECT|UPDATE) [^`]*;)`", SECTION)
+]
+
+
+@pytest.fixture
+def retail(world: World) -> World:
+    world.job("clean_orders", "raw_orders", "orders")
+    world.job("sum_orders", "orders", "totals")
+    return world
+
+
+def test_the_weekend_is_recovered_by_what_readme_says(retail: World) -> None:
+    retail.ready("raw_orders", "2026-01-01", "2026-01-02")
+    daemon = retail.daemon()
+    daemon.fail(*daemon.claim(), code="NETWORK")
+    assert daemon.claim() == []
+    for statement in WEEKEND:
+        retail.connection.execute(statement)
+    runs = daemon.work_off()
+    assert runs.index(("clean_orders", "2026-01-01")) < runs.index(("sum_orders", "2026-01-01"))
+    assert {retail.status("totals", day) for day in ("2026-01-01", "2026-01-02")} == {"READY"}
+
+
+def test_every_statement_of_the_table_does_something(retail: World) -> None:
+    retail.ready("raw_orders", "2025-11-12", "2026-01-01")
+    retail.daemon().work_off()
+    assert len(RECIPES) >= 14
+    for statement in RECIPES:
+        # A million takes longer than this test may.
+        small = cast("LiteralString", statement.replace("1000000", "100"))
+        retail.connection.execute(small)
