@@ -69,7 +69,8 @@ LANGUAGE sql STABLE STRICT PARALLEL SAFE
 AS $$
     SELECT CASE unit
         WHEN 'hour' THEN start + make_interval(hours => periods)
-        ELSE ((start AT TIME ZONE zone) + CASE unit
+        -- Where midnight is skipped, a day starts at one o'clock, and the next at midnight all the same.
+        ELSE (date_trunc(unit, start AT TIME ZONE zone) + CASE unit
             WHEN 'day' THEN make_interval(days => periods)
             WHEN 'week' THEN make_interval(weeks => periods)
             WHEN 'month' THEN make_interval(months => periods)
@@ -90,8 +91,12 @@ LANGUAGE sql STABLE STRICT PARALLEL SAFE
 AS $$
     SELECT CASE
         WHEN unit = 'number' THEN
-            (SELECT (number + units)::text FROM dataflow._number(dataid) AS number WHERE number + units >= 0)
-        ELSE dataflow.period_id(unit, dataflow.period_add(unit, dataflow.period_start(unit, dataid, 'UTC'), units, 'UTC'), 'UTC')
+            (SELECT dataflow._number((number + units)::text)::text FROM dataflow._number(dataid) AS number)
+        ELSE
+            -- Before the year 1 and after 9999 there are no dataids, only texts that look like one or lead nowhere.
+            (SELECT shifted FROM dataflow.period_add(unit, dataflow.period_start(unit, dataid, 'UTC'), units, 'UTC') AS moment,
+                dataflow.period_id(unit, moment, 'UTC') AS shifted
+            WHERE dataflow.period_start(unit, shifted, 'UTC') = moment)
     END
 $$;
 
@@ -104,6 +109,7 @@ AS $$
 DECLARE
     zone text := coalesce(mapping ->> 'zone', 'UTC');
     size bigint := (mapping ->> 'size')::bigint;
+    largest constant bigint := 999999999999999999;
     number bigint;
     first timestamptz;
 BEGIN
@@ -122,7 +128,9 @@ BEGIN
     WHEN 'window' THEN
         IF size IS NOT NULL THEN
             number := dataflow._number(run);
-            RETURN QUERY SELECT i::text FROM generate_series(number * size, number * size + size - 1) AS i;
+            IF number <= largest / size THEN
+                RETURN QUERY SELECT i::text FROM generate_series(number * size, least(number * size + size - 1, largest)) AS i;
+            END IF;
         ELSIF mapping ? 'last' THEN
             RETURN QUERY SELECT shifted
                 FROM generate_series(1 - (mapping ->> 'last')::int, 0) AS i,
@@ -169,7 +177,7 @@ BEGIN
             -- Every known run: those that another input leads to.
             SELECT i.datasetid, i.mapping, i.kind INTO driver FROM dataflow.job_input i
                 WHERE i.jobid = _mapped_runs.jobid AND i.kind <> 'fixed' ORDER BY i.datasetid LIMIT 1;
-            RETURN QUERY SELECT DISTINCT run
+            RETURN QUERY SELECT DISTINCT runs.run
                 FROM dataflow.datastatus s,
                     LATERAL (
                         SELECT s.dataid::text AS run WHERE driver.kind = 'identity'
@@ -261,7 +269,11 @@ BEGIN
         WHEN 'offset' THEN ARRAY['kind', 'by', 'unit']
         WHEN 'fixed' THEN ARRAY['kind', 'dataid']
         WHEN 'all' THEN ARRAY['kind', 'dataid', 'dataids', 'partitioning']
-        WHEN 'window' THEN ARRAY['kind', 'from', 'to', 'zone', 'size', 'last', 'unit']
+        WHEN 'window' THEN CASE
+            WHEN m ? 'size' THEN ARRAY['kind', 'size']
+            WHEN m ? 'last' THEN ARRAY['kind', 'last', 'unit']
+            ELSE ARRAY['kind', 'from', 'to', 'zone']
+        END
     END;
     fault := CASE
         WHEN known IS NULL THEN 'kind must be identity, offset, window, all or fixed'
@@ -275,10 +287,17 @@ BEGIN
         WHEN m ->> 'kind' = 'all' AND m ? 'dataids' AND (jsonb_array_length(m -> 'dataids') = 0
             OR EXISTS (SELECT FROM jsonb_array_elements(m -> 'dataids') AS d WHERE jsonb_typeof(d) <> 'string'))
             THEN '"dataids" must be texts, at least one'
+        WHEN m ->> 'kind' IN ('fixed', 'all') AND EXISTS (
+            SELECT FROM (
+                SELECT m ->> 'dataid' AS d WHERE m ? 'dataid'
+                UNION ALL
+                SELECT jsonb_array_elements_text(m -> 'dataids') WHERE m ? 'dataids'
+            ) AS named WHERE d IS NULL OR d ~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' OR length(d) > 128)
+            THEN 'a dataid is 1 to 128 letters, digits and . _ : + = -, and does not start with a dot or a dash'
         WHEN m ->> 'kind' <> 'window' THEN NULL
-        WHEN m ? 'size' THEN CASE WHEN m ? 'from' OR m ? 'last' OR m ->> 'size' !~ '^[1-9][0-9]{0,8}$'
+        WHEN m ? 'size' THEN CASE WHEN m ->> 'size' !~ '^[1-9][0-9]{0,8}$'
             THEN 'a window of numbers needs "size", a whole number of at least 1, and nothing else' END
-        WHEN m ? 'last' THEN CASE WHEN m ? 'from' OR m ->> 'last' !~ '^[1-9][0-9]{0,4}$'
+        WHEN m ? 'last' THEN CASE WHEN m ->> 'last' !~ '^[1-9][0-9]{0,4}$'
             OR NOT coalesce(m ->> 'unit' = ANY (units || 'number'::text), false)
             THEN 'a trailing window needs "last", a whole number of at least 1, and a "unit"' END
         WHEN NOT coalesce(array_position(units, m ->> 'from') < array_position(units, m ->> 'to'), false)

@@ -1,14 +1,15 @@
 -- Natural order as text that sorts bytewise.
 
--- Digit runs of more than ten significant digits: a colon sorts after every digit, then their length, then they.
+-- Digit runs of more than ten significant digits: the greatest number of ten digits, then their length, then they. That
+-- number itself is written in the same way, so that what follows it is not taken for a length.
 CREATE OR REPLACE FUNCTION dataflow._long_sortkey(dataid text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
     SELECT string_agg(
         part[1] || CASE
             WHEN part[2] = '' THEN ''
-            WHEN length(digits) <= 10 THEN lpad(digits, 10, '0')
-            ELSE ':' || lpad(length(digits)::text, 3, '0') || digits
+            WHEN length(digits) <= 10 AND digits <> '9999999999' THEN lpad(digits, 10, '0')
+            ELSE '9999999999' || lpad(length(digits)::text, 3, '0') || digits
         END, '' ORDER BY ordinal)
     FROM regexp_matches(dataid, '([^0-9]*)([0-9]*)', 'g') WITH ORDINALITY AS found (part, ordinal),
         LATERAL (SELECT ltrim(part[2], '0') AS digits) AS significant
@@ -22,7 +23,7 @@ AS $$
         WHEN dataid !~ '[^0-9]' AND length(dataid) <= 10 THEN lpad(dataid, 10, '0')
         WHEN translate(dataid, '0123456789', '0000000000') = '0000-00-00'
             THEN '000000' || substr(dataid, 1, 4) || '-00000000' || substr(dataid, 6, 2) || '-00000000' || substr(dataid, 9, 2)
-        WHEN dataid ~ '[0-9]{11}' THEN dataflow._long_sortkey(dataid)
+        WHEN dataid ~ '[0-9]{11}|9{10}' THEN dataflow._long_sortkey(dataid)
         ELSE regexp_replace(
             regexp_replace(dataid, '[0-9]+', '0000000000\&', 'g'), '[0-9]*([0-9]{10})', '\1', 'g')
     END COLLATE "C"
