@@ -148,9 +148,7 @@ class World:
 
     def dataset(self, *names: str, **columns: Any) -> None:
         for name in names:
-            self._insert(
-                "dataset", {"datasetid": name, "location": f"/data/{name}/{{dataid}}", **columns}
-            )
+            self._insert("dataset", {"datasetid": name, "location": f"/data/{name}/{{dataid}}", **columns})
 
     def calendar(self, name: str, every: str, start: str, **columns: Any) -> None:
         moments = {"calendar_start": start, "calendar_next": start}
@@ -238,7 +236,9 @@ class World:
     def no(self, job: str, dataid: str) -> dict[str, str]:
         """The questions that are answered no: code and detail."""
         return dict(
-            self.rows("SELECT code, detail FROM dataflow.five_questions(%s, %s) WHERE NOT answer", job, dataid)
+            self.rows(
+                "SELECT code, detail FROM dataflow.five_questions(%s, %s) WHERE NOT answer", job, dataid
+            )
         )
 
     def outcomes(self, job: str, dataid: str) -> list[Row]:
@@ -275,13 +275,23 @@ class World:
     def everything(self) -> str:
         """All that is stored, to show that a refused statement changed nothing."""
         return json.dumps(
-            self.rows("SELECT 'datastatus', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.datastatus t")
-            + self.rows("SELECT 'attempt', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.attempt t")
+            self.rows(
+                "SELECT 'datastatus', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.datastatus t"
+            )
+            + self.rows(
+                "SELECT 'attempt', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.attempt t"
+            )
             + self.rows("SELECT 'work', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.work t")
             + self.rows("SELECT 'event', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.event t")
-            + self.rows("SELECT 'control', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.control t")
-            + self.rows("SELECT 'manifest', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.manifest t")
-            + self.rows("SELECT 'input', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.job_input t")
+            + self.rows(
+                "SELECT 'control', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.control t"
+            )
+            + self.rows(
+                "SELECT 'manifest', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.manifest t"
+            )
+            + self.rows(
+                "SELECT 'input', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.job_input t"
+            )
         )
 
     def close(self) -> None:

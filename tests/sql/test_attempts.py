@@ -80,9 +80,9 @@ def test_a_cancelled_run_fails_and_waits_for_resubmit(pipeline: World) -> None:
     daemon = pipeline.daemon()
     attempt = daemon.claim_one()
     assert pipeline.value("SELECT dataflow.cancel('clean_orders', %s, 'wrong month')", DAY) is True
-    assert pipeline.rows("SELECT status, code, reason FROM dataflow.datastatus WHERE datasetid = 'clean'") == [
-        ("FAILED", "CANCELLED", "wrong month")
-    ]
+    assert pipeline.rows(
+        "SELECT status, code, reason FROM dataflow.datastatus WHERE datasetid = 'clean'"
+    ) == [("FAILED", "CANCELLED", "wrong month")]
     assert pipeline.consumed("raw", DAY, "clean_orders") == "ERROR"
     assert daemon.finish(attempt) == "fenced"
     assert daemon.claim() == []
@@ -221,7 +221,10 @@ def test_attempts_given_back_at_shutdown_cost_nothing(world: World) -> None:
     assert world.status("clean", DAY) == "RESUBMIT"
     assert world.consumed("raw", DAY, "flaky") is None
     daemon.claim_one()
-    assert world.rows("SELECT number, tries, lost FROM dataflow.attempt ORDER BY number") == [(1, 1, 0), (2, 1, 0)]
+    assert world.rows("SELECT number, tries, lost FROM dataflow.attempt ORDER BY number") == [
+        (1, 1, 0),
+        (2, 1, 0),
+    ]
 
 
 def test_after_a_reconnect_a_daemon_takes_its_attempts_again(pipeline: World) -> None:
@@ -292,9 +295,7 @@ def test_one_fenced_result_does_not_spoil_the_batch(pipeline: World) -> None:
     daemon = pipeline.daemon()
     first, second = daemon.claim()
     pipeline.set_status("clean", DAY, "RESUBMIT")
-    results = [
-        {"attempt": a.attempt, "token": str(a.token), "outcome": "DONE"} for a in (first, second)
-    ]
+    results = [{"attempt": a.attempt, "token": str(a.token), "outcome": "DONE"} for a in (first, second)]
     verdicts = daemon.connection.execute("SELECT attempt, verdict FROM dataflow.finish(%s)", [Jsonb(results)])
     assert dict(verdicts.fetchall()) == {first.attempt: "fenced", second.attempt: "accepted"}
 

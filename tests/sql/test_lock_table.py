@@ -137,9 +137,9 @@ def test_the_happy_path(pipeline: World) -> None:
     assert daemon.finish(attempt, outputs=published) == "accepted"
     assert pipeline.status("clean", DAY) == "READY"
     assert pipeline.consumed("raw", DAY, "clean_orders") == "DONE"
-    assert pipeline.rows("SELECT datasetid, dataid, version, attempt, rows, bytes FROM dataflow.manifest") == [
-        ("clean", DAY, 1, attempt.attempt, 10, 200)
-    ]
+    assert pipeline.rows(
+        "SELECT datasetid, dataid, version, attempt, rows, bytes FROM dataflow.manifest"
+    ) == [("clean", DAY, 1, attempt.attempt, 10, 200)]
 
 
 def test_dependent_jobs_run_one_after_the_other(pipeline: World) -> None:
@@ -196,7 +196,9 @@ def test_a_job_without_data_runs_by_its_calendar(world: World) -> None:
     assert daemon.runs() == {("fetch", DAY)}
 
 
-def test_two_runs_of_one_job_on_different_dataids_at_a_time_but_never_two_on_the_same(pipeline: World) -> None:
+def test_two_runs_of_one_job_on_different_dataids_at_a_time_but_never_two_on_the_same(
+    pipeline: World,
+) -> None:
     pipeline.ready("raw", DAY, NEXT_DAY)
     alpha, beta = pipeline.daemon("alpha"), pipeline.daemon("beta")
     assert alpha.claim_one().run == ("clean_orders", DAY)

@@ -23,7 +23,9 @@ def made(pipeline: World) -> World:
 def heard(world: World) -> list[tuple[str | None, str | None]]:
     """The notices that the operator sees from now on, each with its hint."""
     notices: list[tuple[str | None, str | None]] = []
-    world.connection.add_notice_handler(lambda said: notices.append((said.message_primary, said.message_hint)))
+    world.connection.add_notice_handler(
+        lambda said: notices.append((said.message_primary, said.message_hint))
+    )
     return notices
 
 
@@ -67,9 +69,7 @@ def test_a_held_chunk_is_left_alone_with_a_notice(pipeline: World) -> None:
     notices = heard(pipeline)
     assert pipeline.do("UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE datasetid = 'clean'") == 0
     assert pipeline.status("clean", DAY) == "HOLD"
-    assert notices == [
-        (f"clean/{DAY} is left alone: it is held (bad feed)", "dataflow.release() it first")
-    ]
+    assert notices == [(f"clean/{DAY} is left alone: it is held (bad feed)", "dataflow.release() it first")]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,9 @@ def test_a_chunk_that_was_published_before_it_was_held_is_the_same_when_set_read
 
 def test_a_chunk_failed_by_hand_says_so(pipeline: World) -> None:
     made(pipeline)
-    pipeline.do("UPDATE dataflow.datastatus SET status = 'FAILED', reason = 'half empty' WHERE datasetid = 'sums'")
+    pipeline.do(
+        "UPDATE dataflow.datastatus SET status = 'FAILED', reason = 'half empty' WHERE datasetid = 'sums'"
+    )
     assert pipeline.rows("SELECT status, code, reason FROM dataflow.datastatus WHERE datasetid = 'sums'") == [
         ("FAILED", "BY_HAND", "half empty")
     ]
@@ -187,7 +189,9 @@ def test_what_may_not_be_typed_is_refused_with_what_may(
 def test_only_status_and_reason_may_be_typed(pipeline: World, assignment: LiteralString) -> None:
     made(pipeline)
     before = pipeline.everything()
-    with pytest.raises(psycopg.Error, match=f"only status and reason of sums/{DAY} may be set by hand") as refused:
+    with pytest.raises(
+        psycopg.Error, match=f"only status and reason of sums/{DAY} may be set by hand"
+    ) as refused:
         pipeline.do("UPDATE dataflow.datastatus SET " + assignment + " WHERE datasetid = 'sums'")
     assert refused.value.sqlstate == "DF409"
     assert pipeline.everything() == before

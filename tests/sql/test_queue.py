@@ -75,7 +75,11 @@ def test_a_resubmit_does_not_wait_for_the_retry_and_starts_counting_anew(world: 
     daemon.fail(daemon.claim_one())
     world.later()
     assert daemon.runs() == {("flaky", DAYS[0])}
-    assert world.rows("SELECT number, tries FROM dataflow.attempt ORDER BY number") == [(1, 1), (2, 1), (3, 2)]
+    assert world.rows("SELECT number, tries FROM dataflow.attempt ORDER BY number") == [
+        (1, 1),
+        (2, 1),
+        (3, 2),
+    ]
 
 
 def test_a_held_retry_goes_on_where_it_was_when_it_is_released(world: World) -> None:
@@ -264,9 +268,7 @@ def test_a_large_backfill_cannot_starve_another_job(world: World) -> None:
     world.job("backfill", "history", "restored")
     world.job("daily", "raw", "clean")
     world.do("SELECT dataflow.set_concurrency('global', 10)")
-    world.do(
-        "SELECT dataflow.ready('history', array_agg(n::text)) FROM generate_series(1, 2000) AS n"
-    )
+    world.do("SELECT dataflow.ready('history', array_agg(n::text)) FROM generate_series(1, 2000) AS n")
     daemon = world.daemon()
     running = daemon.claim()
     assert Counter(a.job for a in running) == {"backfill": 10}
@@ -338,7 +340,9 @@ def test_an_idle_transaction_on_some_runs_does_not_keep_the_others_from_being_cl
     daemon.fail(*daemon.claim(5))
     world.later()
     with world.session() as idle:
-        idle.execute("UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE locktype = 'OUT' AND jobid <> ''")
+        idle.execute(
+            "UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE locktype = 'OUT' AND jobid <> ''"
+        )
         assert {dataid for _, dataid in daemon.runs()} == set(DAYS[5:])
 
 
@@ -386,7 +390,9 @@ def test_a_daemon_without_a_lease_in_this_session_claims_nothing(world: World) -
     assert refused.value.diag.message_hint
 
 
-def test_a_claim_that_does_not_look_at_the_whole_queue_still_finds_what_came_in_behind_it(world: World) -> None:
+def test_a_claim_that_does_not_look_at_the_whole_queue_still_finds_what_came_in_behind_it(
+    world: World,
+) -> None:
     world.job("count", "raw", "clean")
     world.ready("raw", *DAYS[10:])
     daemon = world.daemon()

@@ -41,11 +41,11 @@ def test_a_resubmit_downstream_resets_every_consumer_and_runs_in_order_of_depend
 def test_a_dry_run_shows_the_same_and_changes_nothing(made: World) -> None:
     before = made.everything()
     shown = made.rows(
-        "SELECT jobid, dataid, was FROM dataflow.resubmit('{\"dataid\": \"2026-01-0[12]\", \"job\": \"clean_orders\"}', true, true)"
+        'SELECT jobid, dataid, was FROM dataflow.resubmit(\'{"dataid": "2026-01-0[12]", "job": "clean_orders"}\', true, true)'
     )
     assert shown == []
     shown = made.rows(
-        "SELECT depth, jobid, dataid FROM dataflow.resubmit('{\"dataid\": \"2026-01-01..2026-01-02\", \"job\": \"clean_orders\"}', true, true)"
+        'SELECT depth, jobid, dataid FROM dataflow.resubmit(\'{"dataid": "2026-01-01..2026-01-02", "job": "clean_orders"}\', true, true)'
     )
     assert shown == [
         (0, "clean_orders", DAYS[0]),
@@ -127,9 +127,13 @@ def test_a_consumer_records_which_version_of_each_input_it_used(made: World) -> 
     daemon.work_off()
     made.resubmit(job="sum_orders", dataid=DAY)
     assert daemon.claim_one().inputs == {f"clean/{DAY}": 2}
-    assert made.value(
-        "SELECT version FROM dataflow.datastatus WHERE datasetid = 'clean' AND dataid = %s AND locktype = 'IN'", DAY
-    ) == 2
+    assert (
+        made.value(
+            "SELECT version FROM dataflow.datastatus WHERE datasetid = 'clean' AND dataid = %s AND locktype = 'IN'",
+            DAY,
+        )
+        == 2
+    )
 
 
 def test_a_chunk_whose_input_was_published_again_is_stale(made: World) -> None:
@@ -154,7 +158,9 @@ def test_a_new_version_of_a_source_makes_its_consumer_stale(pipeline: World) -> 
 
 
 @pytest.mark.parametrize(("column", "because"), [("code_hash", "CODE"), ("config_hash", "CONFIGURATION")])
-def test_a_chunk_made_by_other_code_or_configuration_is_stale(world: World, column: str, because: str) -> None:
+def test_a_chunk_made_by_other_code_or_configuration_is_stale(
+    world: World, column: str, because: str
+) -> None:
     world.job("clean_orders", "raw", "clean", code_hash="one", config_hash="one")
     world.ready("raw", DAY)
     daemon = world.daemon()
