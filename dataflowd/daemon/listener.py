@@ -46,6 +46,9 @@ async def run(state: State, address: Callable[[], str]) -> None:
                 await connection.close()
         except (psycopg.Error, TimeoutError) as error:
             _say(state, "connecting", error=str(error).strip() or "no answer")
+            # What has cut this connection may have cut the others, which are idle and do not notice.
+            state.lease.set()
+            state.control.set()
             await anyio.sleep(links.backoff(failures))
             failures += 1
 

@@ -1,0 +1,276 @@
+"""What a four-week migration meets: killed daemons, a restarted server, wires that are cut, slow, or swallow everything."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from dataflowd import migrate
+from dataflowd.embedded import postgres
+from tests.fix_daemon import Shop, StartDaemon, daemons, eventually
+from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
+from tests.fix_proxy import Relay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dataflowd.settings import Settings
+
+NO_POLL = {"DATAFLOW_POLL": "600"}
+SHORT_LEASE = {"DATAFLOW_LEASE": "3"}
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def pids(directory: Path) -> list[int]:
+    """The processes of jobs that wrote their pid to a file."""
+    found = [path.read_text(encoding="ascii") for path in sorted(directory.glob("*.pid"))]
+    return [int(pid) for pid in found if pid]
+
+
+def gated(directory: Path) -> str:
+    """A command that says its pid and ends when there is a file `go`."""
+    return f"echo $$ > {directory}/$$.pid; until [ -e {directory}/go ]; do sleep 0.05; done"
+
+
+@pytest.fixture
+def wire(dsn: str) -> Iterator[Relay]:
+    relay = Relay(dsn)
+    try:
+        yield relay
+    finally:
+        relay.close()
+
+
+@contextmanager
+def sampled(dsn: str) -> Iterator[list[int]]:
+    """How many attempts were alive, again and again, as another session sees it."""
+    counts: list[int] = []
+    stop = threading.Event()
+
+    def sample() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            while not stop.is_set():
+                row = connection.execute(
+                    "SELECT count(*) FROM dataflow.attempt WHERE ended IS NULL"
+                ).fetchone()
+                counts.append(row[0] if row else 0)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield counts
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_killed_daemon_takes_its_processes_along_and_its_restart_goes_on_at_once(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    shop.limit(8)
+    shop.ready(*range(20))
+    first = start_daemon(env=NO_POLL)
+    children = eventually(lambda: found if len(found := pids(tmp_path)) == 8 else [])
+    first.kill()
+    eventually(lambda: not any(alive(child) for child in children), seconds=2)
+    (tmp_path / "go").touch()
+    second = start_daemon(env=NO_POLL)
+    assert len(second.events("attempt.rescued")) == 8
+    eventually(lambda: shop.count("READY") == 20)
+    assert sorted(shop.outcomes()) == ["DONE"] * 20 + ["LOST"] * 8
+    assert shop.value("SELECT max(tries) FROM dataflow.attempt") == 1
+
+
+def test_another_daemon_takes_over_when_the_lease_of_a_dead_one_has_ended(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    shop.ready(1, 2)
+    shop.limit(1, "daemon:d1")
+    first = start_daemon(env=NO_POLL | SHORT_LEASE)
+    eventually(lambda: shop.live() == 1)
+    second = start_daemon(name="d2", env=NO_POLL | SHORT_LEASE)
+    eventually(lambda: shop.live() == 2)
+    first.kill()
+    [rescued] = second.said("attempt.rescued", seconds=10)
+    assert rescued["lost_by"] == "d1"
+    (tmp_path / "go").touch()
+    eventually(lambda: shop.count("READY") == 2)
+
+
+@pytest.mark.parametrize("number", [2, 5])
+def test_daemons_together_never_exceed_the_global_limit(
+    shop: Shop, start_daemon: StartDaemon, dsn: str, number: int
+) -> None:
+    shop.job("sleep 0.05")
+    shop.limit(3)
+    for which in range(number):
+        start_daemon(name=f"d{which}", wait=False)
+    with sampled(dsn) as counts:
+        shop.ready(*range(60))
+        eventually(lambda: shop.count("READY") >= 20)
+        shop.limit(1)
+        lowered_at = len(counts)
+        eventually(lambda: shop.count("READY") >= 25)
+        settled = counts[lowered_at + 200 :]
+        shop.limit(4)
+        eventually(lambda: shop.count("READY") == 60)
+    assert max(counts) in {3, 4}
+    assert counts[:lowered_at].count(4) == 0
+    assert not settled or settled[-1] <= 1
+    assert len(shop.outcomes()) == 60
+
+
+def test_attempts_survive_a_restart_of_postgres_under_load(settings: Settings, tmp_path: Path) -> None:
+    with running_server(TEST_SERVER_SETTINGS) as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            migrate.init(connection)
+            shop = Shop(connection, tmp_path / "shop.toml", settings)
+            shop.job(f"echo $dataid >> {tmp_path}/ran; sleep 1")
+            shop.limit(6)
+            shop.ready(*range(12))
+        with daemons(server.dsn, shop.flow, tmp_path) as start:
+            daemon = start()
+            eventually((tmp_path / "ran").exists)
+            postgres.stop(server.data_dir)
+            daemon.said("lease.unproven")
+            assert daemon.get("/health/ready")[0] == 503
+            assert daemon.get("/health/live")[0] == 200
+            assert "dataflow_database_up 0.0" in daemon.get("/metrics")[1]
+            postgres.ensure_running(server.data_dir)
+            daemon.said("lease.retaken")
+            with psycopg.connect(server.dsn, autocommit=True) as connection:
+                shop = Shop(connection, shop.flow, settings)
+                eventually(lambda: shop.count("READY") == 12)
+                assert shop.outcomes() == ["DONE"] * 12
+            assert daemon.stop() == 0
+    ran = (tmp_path / "ran").read_text(encoding="ascii").split()
+    assert sorted(ran, key=int) == [str(number) for number in range(12)]
+
+
+def test_a_cut_connection_costs_no_attempt(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    daemon = start_daemon(env=NO_POLL | {"DATAFLOW_DSN": wire.dsn})
+    shop.ready(*range(4))
+    children = eventually(lambda: found if len(found := pids(tmp_path)) == 4 else [])
+    for times in (1, 2, 3):
+        wire.reset()
+        daemon.said("lease.retaken", times=times, seconds=5)
+        daemon.said("listener.listening", times=times + 1)
+    assert all(alive(child) for child in children)
+    (tmp_path / "go").touch()
+    eventually(lambda: shop.count("READY") == 4)
+    assert shop.outcomes() == ["DONE"] * 4
+    shop.ready(5)
+    eventually(lambda: shop.count("READY") == 5)
+
+
+def test_results_are_kept_while_the_database_is_away(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    daemon = start_daemon(env=NO_POLL | {"DATAFLOW_DSN": wire.dsn})
+    shop.ready(*range(4))
+    children = eventually(lambda: found if len(found := pids(tmp_path)) == 4 else [])
+    wire.refuse()
+    (tmp_path / "go").touch()
+    eventually(lambda: not any(alive(child) for child in children))
+    assert shop.live() == 4
+    wire.resume()
+    daemon.said("lease.retaken")
+    eventually(lambda: shop.count("READY") == 4)
+    assert shop.outcomes() == ["DONE"] * 4
+
+
+def test_a_run_that_was_rescued_meanwhile_is_stopped(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    daemon = start_daemon(env=NO_POLL | {"DATAFLOW_DSN": wire.dsn})
+    shop.ready(1)
+    [child] = eventually(lambda: pids(tmp_path))
+    wire.refuse()
+    daemon.said("lease.unproven")
+    eventually(lambda: shop.value("SELECT count(*) = 0 FROM pg_locks WHERE locktype = 'advisory'"))
+    shop.connection.execute("UPDATE dataflow.daemon SET lease_until = now()")
+    shop.connection.execute("SELECT dataflow.rescue()")
+    shop.connection.execute("SELECT dataflow.pause()")
+    wire.resume()
+    daemon.said("attempt.fenced")
+    assert not alive(child)
+    assert shop.outcomes() == ["LOST"]
+
+
+def test_a_half_open_connection_is_found_and_the_daemon_goes_on(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    daemon = start_daemon(env=NO_POLL | {"DATAFLOW_DSN": wire.dsn, "DATAFLOW_LEASE": "30"})
+    shop.ready(1)
+    [child] = eventually(lambda: pids(tmp_path))
+    wire.blackhole()
+    daemon.said("listener.connecting", seconds=15)
+    assert daemon.get("/health/ready")[0] == 503
+    wire.resume()
+    daemon.said("listener.listening", times=2)
+    assert alive(child)
+    (tmp_path / "go").touch()
+    shop.ready(2)
+    eventually(lambda: shop.count("READY") == 2)
+    assert set(shop.outcomes()) == {"DONE"}
+
+
+def test_a_daemon_that_cannot_prove_its_claims_stops_them_before_its_lease_ends(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    daemon = start_daemon(env=NO_POLL | SHORT_LEASE | {"DATAFLOW_DSN": wire.dsn})
+    shop.ready(1)
+    [child] = eventually(lambda: pids(tmp_path))
+    wire.blackhole()
+    daemon.said("lease.ending", seconds=5)
+    eventually(lambda: not alive(child), seconds=2)
+    (tmp_path / "go").touch()
+    wire.resume()
+    eventually(lambda: shop.count("READY") == 1)
+    assert shop.outcomes()[0] in {"RETURNED", "LOST"}
+
+
+def test_a_slow_network_slows_down_and_breaks_nothing(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay
+) -> None:
+    shop.job("true")
+    start_daemon(env=NO_POLL | {"DATAFLOW_DSN": wire.dsn})
+    wire.delay(0.1)
+    shop.ready(*range(10))
+    eventually(lambda: shop.count("READY") == 10)
+    assert set(shop.outcomes()) == {"DONE"}
+
+
+def test_rows_that_somebody_holds_are_offered_again(shop: Shop, start_daemon: StartDaemon, dsn: str) -> None:
+    shop.job("sleep 0.2")
+    daemon = start_daemon(env=NO_POLL)
+    shop.ready(1, 2)
+    eventually(lambda: shop.live() == 2)
+    with psycopg.connect(dsn) as person:
+        person.execute(
+            "SELECT FROM dataflow.datastatus WHERE datasetid = 'clean' AND dataid = '1' FOR UPDATE"
+        )
+        eventually(lambda: shop.count("READY") == 1)
+        assert shop.live() == 1
+    eventually(lambda: shop.count("READY") == 2, seconds=5)
+    assert daemon.stop() == 0
