@@ -1,0 +1,55 @@
+"""The unit files: right in the eyes of systemd, and the template an instance of the same."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).resolve().parents[2] / "systemd"
+INSTALLED = "/opt/dataflowd/bin/dataflowd"
+# Type=notify-reload is younger than what some hosts have; they take it for Type=simple.
+TOO_NEW = "Failed to parse service type, ignoring: notify-reload"
+MOST_EXPOSURE = 2.0
+
+needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["systemd-analyze", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The units as they are, with a program that is there."""
+    for unit, name in (("dataflowd.service",) * 2, ("dataflowd@.service", "dataflowd@blue.service")):
+        text = (UNITS / unit).read_text(encoding="utf-8").replace(INSTALLED, "/bin/true")
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", ["dataflowd.service", "dataflowd@blue.service"])
+def test_systemd_finds_no_mistake(installed: Path, name: str) -> None:
+    found = analyze("verify", "--man=no", str(installed / name)).stderr.splitlines()
+    assert [line for line in found if name in line and TOO_NEW not in line] == []
+
+
+@needs_systemd
+def test_the_daemon_is_hardened(installed: Path) -> None:
+    report = analyze("security", "--offline=true", "--no-pager", str(installed / "dataflowd.service")).stdout
+    level = float(report.rpartition("Overall exposure level for dataflowd.service: ")[2].split()[0])
+    assert level <= MOST_EXPOSURE
+
+
+def test_the_template_differs_only_in_what_an_instance_needs() -> None:
+    plain, template = (
+        set((UNITS / name).read_text(encoding="utf-8").splitlines())
+        for name in ("dataflowd.service", "dataflowd@.service")
+    )
+    changed = {line.partition("=")[0] for line in plain ^ template if not line.startswith("#")}
+    assert changed == {"Description", "ExecStart", "EnvironmentFile", "RuntimeDirectory"}
