@@ -15,6 +15,11 @@ $$;
 COMMENT ON FUNCTION dataflow.matches(text, text) IS
     'Whether a dataid fits a pattern: a glob (2026-01-*) or a range (2026-01-01..2026-01-31)';
 
+-- Patterns that are plain dataids are looked up by key instead of being tried on every chunk.
+CREATE OR REPLACE FUNCTION dataflow._are_literal(patterns text[]) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT cardinality(patterns) > 0 AND NOT EXISTS (SELECT FROM unnest(patterns) AS p WHERE p ~ '[*?]' OR strpos(p, '..') > 0) $$;
+
 CREATE OR REPLACE FUNCTION dataflow.select_runs(selector jsonb) RETURNS TABLE (jobid text, dataid text, status text, code text, modified timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -24,6 +29,7 @@ DECLARE
     known constant text[] := ARRAY['job', 'dataset', 'dataid', 'status', 'error', 'since', 'stale'];
     unknown text;
     patterns text[];
+    is_literal boolean;
     statuses text[];
 BEGIN
     SELECT k INTO unknown FROM jsonb_object_keys(selector) AS k WHERE k <> ALL (known) LIMIT 1;
@@ -37,6 +43,7 @@ BEGIN
         PERFORM dataflow._known_dataset(selector ->> 'dataset');
     END IF;
     patterns := ARRAY(SELECT jsonb_array_elements_text(CASE jsonb_typeof(selector -> 'dataid') WHEN 'array' THEN selector -> 'dataid' ELSE jsonb_build_array(selector -> 'dataid') END) WHERE selector ? 'dataid');
+    is_literal := dataflow._are_literal(patterns);
     statuses := ARRAY(SELECT upper(jsonb_array_elements_text(CASE jsonb_typeof(selector -> 'status') WHEN 'array' THEN selector -> 'status' ELSE jsonb_build_array(selector -> 'status') END)) WHERE selector ? 'status');
     SELECT s INTO unknown FROM unnest(statuses) AS s WHERE s NOT IN ('RUNNING', 'READY', 'FAILED', 'RESUBMIT', 'PENDING', 'HOLD') LIMIT 1;
     IF FOUND THEN
@@ -47,7 +54,8 @@ BEGIN
     FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT' AND s.jobid = o.jobid
     WHERE (NOT selector ? 'job' OR o.jobid = selector ->> 'job')
         AND (NOT selector ? 'dataset' OR o.datasetid = selector ->> 'dataset')
-        AND (NOT selector ? 'dataid' OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(s.dataid, p)))
+        AND (NOT is_literal OR s.dataid = ANY (patterns))
+        AND (is_literal OR NOT selector ? 'dataid' OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(s.dataid, p)))
         AND (NOT selector ? 'status' OR s.status = ANY (statuses))
         AND (NOT selector ? 'error' OR s.code = selector ->> 'error')
         AND (NOT selector ? 'since' OR s.modified >= (selector ->> 'since')::timestamptz)
