@@ -181,7 +181,7 @@ SELECT * FROM dataflow.limits WHERE %(scope)s::text IS NULL OR scope = %(scope)s
 SELECT dataflow.set_concurrency(%(scope)s, %(concurrency)s::integer);
 
 -- shed: stop what runs beyond a limit, or only show it
-SELECT * FROM dataflow.shed(%(scope)s, %(dry_run)s);
+SELECT * FROM dataflow.shed(%(scope)s, %(concurrency)s::integer, %(dry_run)s);
 
 -- dataid_range: all dataids of A..B
 SELECT dataflow.dataid_range(%(bounds)s) AS dataid;
@@ -224,3 +224,9 @@ SELECT dataflow.rebuild_work() AS queued, dataflow.fold_counters() AS folded;
 
 -- long_timeout: the next statement may take long
 SELECT set_config('statement_timeout', '1h', true);
+
+-- work_order: what a runner has to know about an attempt; NULL when it is fenced
+SELECT dataflow.work_order(%(attempt)s, %(token)s);
+
+-- code_version: say which code and configuration a job runs with now
+SELECT dataflow.code_version(%(jobid)s, %(code_hash)s, %(config_hash)s);

@@ -169,11 +169,15 @@ def stats(
 
 def _facts(found: dict[str, Any]) -> list[list[str]]:
     execution, seconds = found["execution"], found["execution"]["seconds"]
-    configuration = ", ".join(f"{key} {cell(value)}" for key, value in found["configuration"].items())
+    configuration = ", ".join(
+        f"{key} {cell(value)}" for key, value in sorted(found["configuration"].items()) if value is not None
+    )
     outcomes = ", ".join(
         f"{execution[key]} {key}" for key in ("done", "failed", "lost", "cancelled", "running")
     )
-    times = ", ".join(f"{key} {duration(value)}" for key, value in seconds.items())
+    times = ", ".join(
+        f"{key} {duration(seconds[key])}" for key in ("least", "median", "mean", "p95", "most", "total")
+    )
     return [
         ["job", cell(found["jobid"]) + (" (retired)" if found["retired"] else "")],
         ["description", cell(found["description"] or None)],

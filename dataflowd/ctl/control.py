@@ -130,22 +130,23 @@ def _limit(  # noqa: PLR0913
     explained: bool,
 ) -> None:
     setting = call("set_concurrency", scope=scope, concurrency=number)
+    deed = call("shed", scope=scope, concurrency=number, dry_run=False)
     if explained:
-        explain(setting, *([call("shed", scope=scope, dry_run=False)] if now else []))
-    with connected(context) as connection, connection.transaction():
-        setting.send(connection)
-        if not now:
-            return
-        surplus = call("shed", scope=scope, dry_run=True).send(connection)
-        if not surplus:
-            return
-        if not json:
-            preview(
-                ["job", "dataid", "daemon", "since"],
-                [[row["jobid"], row["dataid"], row["daemon"], row["claimed"]] for row in surplus],
-            )
-        confirm(f"stop {counted(len(surplus), 'attempt')} now, to run again later?", yes=yes)
-        call("shed", scope=scope, dry_run=False).send(connection)
+        explain(setting, *([deed] if now else []))
+    with connected(context) as connection:
+        # Nothing is locked while a person thinks.
+        surplus = call("shed", scope=scope, concurrency=number, dry_run=True).send(connection) if now else []
+        if surplus:
+            if not json:
+                preview(
+                    ["job", "dataid", "daemon", "since"],
+                    [[row["jobid"], row["dataid"], row["daemon"], row["claimed"]] for row in surplus],
+                )
+            confirm(f"stop {counted(len(surplus), 'attempt')} now, to run again later?", yes=yes)
+        with connection.transaction():
+            setting.send(connection)
+            if now:
+                deed.send(connection)
 
 
 def _scope(job: str | None, daemon: str | None) -> str:

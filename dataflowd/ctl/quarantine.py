@@ -9,6 +9,7 @@ import typer
 
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call
+from dataflowd.ctl.keys import KEYS
 from dataflowd.ctl.output import columns, say
 from dataflowd.ctl.show import as_json, cell, counted, first_line, moment, table
 
@@ -71,23 +72,21 @@ def show(  # noqa: PLR0913
     if json:
         as_json(found)
         return
-    for line in columns([[key, _value(key, value)] for key, value in found.items()]):
+    for line in columns([[key, _value(key, found[key])] for key in KEYS["quarantine show"].keys]):
         say(line)
 
 
 def _value(key: str, value: Any) -> str:
     if key in ("created", "resolved"):
         return moment(value)
-    return cell(encoder.dumps(value, ensure_ascii=False)) if isinstance(value, dict) else cell(value)
+    return cell(value)
 
 
 def resolve(  # noqa: PLR0913
     context: typer.Context,
     job: options.Job,
     dataid: options.Dataid,
-    items: Annotated[
-        list[str] | None, typer.Argument(metavar="ITEM...", help="Keys of the records.")
-    ] = None,
+    items: Annotated[list[str] | None, typer.Argument(metavar="ITEM...", help="Keys of the records.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Every open record of the run.")] = False,
     reason: options.Reason = None,

@@ -6,6 +6,7 @@ coloured, folded or cut, so that other programs can read them. Text from the dat
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from contextlib import contextmanager
@@ -49,17 +50,20 @@ def cell(value: Any) -> str:
 
     match value:
         case None:
-            return "-"
+            text = "-"
         case bool():
-            return "yes" if value else "no"
+            text = "yes" if value else "no"
         case datetime():
-            return moment(value)
+            text = moment(value)
         case list():
-            return ", ".join(map(cell, value)) or "-"
+            text = ", ".join(map(cell, value)) or "-"
         case float():
-            return f"{value:.1f}"
+            text = f"{value:.1f}"
+        case dict():
+            text = json.dumps(value, ensure_ascii=False)
         case _:
-            return printable(mask(str(value)))
+            text = str(value)
+    return printable(mask(text))
 
 
 def moment(value: datetime | str | None) -> str:
@@ -168,7 +172,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise NotAllowedError(
             f"{question.rstrip('?')} needs a yes, and nobody is at a terminal to give it",
-            "look at it with --dry-run, then say --yes",
+            "say --yes when it is right",
         )
     typer.confirm(question, abort=True)
 

@@ -63,14 +63,14 @@ def why(
         say(f"  {cell(stand['remedy'])}")
     say()
     for row in questions:
-        _draw(row, is_done=stand["code"] == "READY")
+        _draw(row, is_taken=stand["code"] in ("READY", "RUNNING"))
 
 
-def _draw(row: Row, *, is_done: bool) -> None:
-    """That a published chunk is locked against a second writing is no fault."""
-    state: State = (
-        "skipped" if row["answer"] is None else "ok" if row["answer"] else "skipped" if is_done else "failed"
-    )
+def _draw(row: Row, *, is_taken: bool) -> None:
+    """That a chunk which is published or being written is locked against a second writing is no fault."""
+    state: State = "ok" if row["answer"] else "failed"
+    if row["answer"] is None or (is_taken and row["number"] == LAST_QUESTION):
+        state = "skipped"
     number = f"{row['number']}. " if row["number"] <= LAST_QUESTION else "   "
     code = f"{row['code']}: " if row["code"] else ""
     say(f"{mark(state)} {number}{row['question']:<28} {code}{cell(row['detail'])}")

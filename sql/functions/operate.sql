@@ -80,7 +80,7 @@ AS $$
     ), span AS (
         SELECT greatest(min(r.claimed), now() - interval '1 hour') AS began FROM recent r
     )
-    SELECT r.jobid::text, count(*) * 3600 / greatest(extract(epoch FROM now() - s.began), 1)::double precision
+    SELECT r.jobid::text, count(*) * 3600 / greatest(extract(epoch FROM now() - s.began), 60)::double precision
     FROM recent r, span s WHERE r.outcome = 'DONE' AND r.ended >= s.began GROUP BY r.jobid, s.began
 $$;
 COMMENT ON FUNCTION dataflow.rates() IS 'Runs done per hour and job, measured over the last hour or the last 2000 attempts, whichever is shorter';
@@ -113,11 +113,13 @@ BEGIN
             'failed', s.failed, 'resubmit', s.resubmit, 'held', s.held, 'quarantined', s.quarantined, 'oldest_waiting', s.oldest_queued,
             'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric), 'paused', s.paused)
             ORDER BY s.failed > 0 DESC, s.running > 0 DESC, s.queued > 0 DESC, s.jobid), '[]'),
-        coalesce(sum(s.queued), 0), coalesce(sum(s.held), 0), coalesce(sum(s.quarantined), 0)
-    INTO jobs, queued, held, quarantined
+        coalesce(sum(s.queued), 0), coalesce(sum(s.quarantined), 0)
+    INTO jobs, queued, quarantined
     FROM dataflow.status() AS s LEFT JOIN dataflow.rates() AS r ON r.jobid = s.jobid
     WHERE overview.jobid IS NULL OR s.jobid = overview.jobid;
 
+    SELECT coalesce(sum(c.chunks), 0) INTO held FROM dataflow.chunk_count c
+        WHERE c.status IN ('HOLD', 'PENDING') AND (overview.jobid IS NULL OR c.jobid = overview.jobid);
     SELECT coalesce(jsonb_agg(jsonb_build_object('code', h.code, 'count', h.count, 'detail', h.detail, 'remedy', h.remedy) ORDER BY h.place, h.count DESC, h.code), '[]')
     INTO hands FROM (
         SELECT 1 AS place, 'NO_DAEMON' AS code, queued AS count, format('%s runs are ready and no daemon is alive', queued) AS detail, 'start dataflowd' AS remedy
@@ -134,12 +136,12 @@ BEGIN
         UNION ALL
         SELECT 4, c ->> 'code', (c ->> 'runs')::numeric - (c ->> 'retrying')::numeric,
             format('%s of %s FAILED: %s', dataflow._counted((c ->> 'runs')::bigint - (c ->> 'retrying')::bigint, 'run'),
-                dataflow._counted((c ->> 'jobs')::bigint, 'job'), coalesce(c ->> 'reason', 'no reason is known')),
+                dataflow._counted((c ->> 'jobs')::bigint, 'job'), coalesce(split_part(c ->> 'reason', E'\n', 1), 'no reason is known')),
             concat_ws(', then ', format('dataflowctl why %s %s', c ->> 'example_jobid', c ->> 'example_dataid'), format('dataflowctl resubmit --error %s', c ->> 'code'))
         FROM jsonb_array_elements(causes) AS c WHERE (c ->> 'runs')::bigint > (c ->> 'retrying')::bigint
         UNION ALL
-        SELECT 5, 'HELD', held, format('%s held by an operator', dataflowd_held), 'dataflowctl release --status HOLD'
-        FROM dataflow._counted(held::bigint, 'chunk') AS dataflowd_held WHERE held > 0
+        SELECT 5, 'HELD', held, format('%s held by an operator', chunks), 'dataflowctl release --status HOLD --dry-run'
+        FROM dataflow._counted(held::bigint, 'chunk') AS chunks WHERE held > 0
         UNION ALL
         SELECT 6, 'QUARANTINED', quarantined, format('%s set aside', records), 'dataflowctl quarantine list'
         FROM dataflow._counted(quarantined::bigint, 'record') AS records WHERE quarantined > 0
@@ -194,25 +196,31 @@ BEGIN
             AND (to_key IS NULL OR s.sortkey <= to_key) AND (statuses IS NULL OR s.status = ANY (wanted)) AND (pattern IS NULL OR dataflow.matches(s.dataid, pattern))
         ORDER BY s.sortkey DESC LIMIT at_most)
         UNION ALL
-        SELECT s.* FROM dataflow.datastatus s
+        (SELECT s.* FROM dataflow.datastatus s
+        LEFT JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+        CROSS JOIN LATERAL (
+            SELECT CASE sort WHEN 'modified' THEN extract(epoch FROM s.modified) WHEN 'rows' THEN m.rows WHEN 'bytes' THEN m.bytes END
+        ) AS measured (value)
         WHERE NOT plain AND s.datasetid || '' = chunks.datasetid AND s.locktype = 'OUT' AND s.sortkey >= from_key
             AND (to_key IS NULL OR s.sortkey <= to_key) AND (statuses IS NULL OR s.status = ANY (wanted)) AND (pattern IS NULL OR dataflow.matches(s.dataid, pattern))
+            AND (NOT only_stale OR s.dataid IN (SELECT t.dataid FROM dataflow.stale t WHERE t.datasetid = chunks.datasetid))
+        ORDER BY
+            CASE WHEN descending THEN -measured.value ELSE measured.value END NULLS LAST,
+            CASE WHEN sort = 'status' AND NOT descending THEN s.status END,
+            CASE WHEN sort = 'status' AND descending THEN s.status END DESC,
+            CASE WHEN descending AND sort = 'dataid' THEN s.sortkey END DESC,
+            s.sortkey
+        LIMIT at_most)
+    ), numbered AS MATERIALIZED (
+        SELECT row_number() OVER () AS place, p.* FROM page p
     )
     SELECT p.dataid::text, p.status, nullif(p.jobid, ''), m.rows, m.bytes, p.version, p.modified, coalesce(m.attempt, p.attempt),
         a.code_hash, a.config_hash, p.validated, p.external, x.because, p.code, p.reason, m.location
-    FROM page p
+    FROM numbered p
     LEFT JOIN dataflow.manifest m ON m.datasetid = p.datasetid AND m.dataid = p.dataid AND m.version = p.manifest
     LEFT JOIN dataflow.attempt a ON a.attempt = m.attempt
     LEFT JOIN LATERAL (SELECT t.because FROM dataflow.stale t WHERE t.datasetid = p.datasetid AND t.dataid = p.dataid OFFSET 0) AS x ON true
-    WHERE NOT only_stale OR x.because IS NOT NULL
-    ORDER BY
-        CASE WHEN NOT descending THEN CASE sort WHEN 'modified' THEN extract(epoch FROM p.modified) WHEN 'rows' THEN m.rows WHEN 'bytes' THEN m.bytes END END,
-        CASE WHEN descending THEN CASE sort WHEN 'modified' THEN extract(epoch FROM p.modified) WHEN 'rows' THEN m.rows WHEN 'bytes' THEN m.bytes END END DESC NULLS LAST,
-        CASE WHEN sort = 'status' AND NOT descending THEN p.status END,
-        CASE WHEN sort = 'status' AND descending THEN p.status END DESC,
-        CASE WHEN NOT (descending AND sort = 'dataid') THEN p.sortkey END,
-        p.sortkey DESC
-    LIMIT at_most;
+    ORDER BY p.place;
 END $$;
 COMMENT ON FUNCTION dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer) IS
     'Chunks of a dataset with status, producer, size, version and what made them; first and last bound the dataids in the dataset''s order. SELECT * FROM dataflow.chunks(''orders'', ''{FAILED}'')';
@@ -372,7 +380,7 @@ AS $$
     UNION ALL
     SELECT 7, 'Is there a free place?', NOT coalesce(full_scope.is_full, false), CASE WHEN full_scope.is_full THEN 'AT_LIMIT' END,
         CASE WHEN full_scope.is_full THEN format('%s: %s of %s are running', full_scope.scope, full_scope.running, full_scope.concurrency)
-            ELSE concat_ws(', ', format('global: %s of %s are running', g.running, g.concurrency), format('job: %s of %s', l.running, l.concurrency)) END,
+            ELSE concat_ws(', ', format('global: %s of %s are running', g.running, g.concurrency), CASE WHEN l.scope IS NOT NULL THEN format('job: %s of %s', l.running, l.concurrency) END) END,
         CASE WHEN full_scope.is_full THEN 'wait, or dataflowctl concurrency ' || full_scope.concurrency + 1 || CASE full_scope.scope WHEN 'global' THEN '' ELSE ' --job ' || _obstacles.jobid END END
     FROM dataflow.limits g
     LEFT JOIN dataflow.limits l ON l.scope = 'job:' || _obstacles.jobid AND l.concurrency IS NOT NULL
@@ -461,9 +469,10 @@ BEGIN
                     coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(run.inputs)), 'nothing'))
                 ELSE format('version %s was registered by hand %s', run.version, to_char(run.since, stamp)) END
             WHEN 'RUNNING' THEN format('attempt %s runs on %s (%s) since %s', run.number, run.daemon, coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp))
-            WHEN 'FAILED' THEN format('%s, %s: %s', coalesce(format('attempt %s of %s failed %s', run.number, run.max_attempts, to_char(run.since, stamp)), 'set by hand ' || to_char(run.since, stamp)),
-                coalesce(run.code, 'BY_HAND'), coalesce(run.error, run.reason, 'no reason is known'))
-            WHEN 'RETRYING' THEN format('try %s of %s failed, %s: %s', run.tries, run.max_attempts, run.code, coalesce(run.error, 'no reason is known'))
+            WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, to_char(run.ended, stamp)) ELSE 'set by hand ' || to_char(run.since, stamp) END,
+                CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.code ELSE 'BY_HAND' END,
+                coalesce(split_part(CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.error END, E'\n', 1), run.reason, 'no reason is known'))
+            WHEN 'RETRYING' THEN format('try %s of %s failed, %s: %s', run.tries, run.max_attempts, run.code, coalesce(split_part(run.error, E'\n', 1), 'no reason is known'))
             WHEN 'HELD' THEN format('held since %s: %s', to_char(run.since, stamp), coalesce(run.reason, 'no reason was given'))
             WHEN 'QUEUED' THEN 'all its data is there; it is in the queue'
             WHEN 'WAITING' THEN 'it cannot start yet; the questions say why'
@@ -519,7 +528,7 @@ BEGIN
     END IF;
     IF missing.jobid IS NOT NULL AND missing.status IS DISTINCT FROM 'FAILED' THEN
         SELECT c.*, count(*) OVER () AS others INTO root FROM dataflow.root_causes(why.jobid, why.dataid) AS c LIMIT 1;
-        IF FOUND THEN
+        IF root.depth > 1 THEN
             RETURN QUERY SELECT 10, 'What is at the root?', NULL::boolean, coalesce(root.code, root.status, 'NOT_THERE'),
                 format('%s/%s %s%s', root.datasetid, root.dataid, coalesce('is ' || root.status, 'is not there'), coalesce(': ' || root.reason, ''))
                     || CASE WHEN root.others > 1 THEN format(' (and %s more)', root.others - 1) ELSE '' END,
@@ -566,7 +575,8 @@ BEGIN
     ), kept AS (
         SELECT 'DATA_NOT_READY' AS code, i.datasetid || CASE WHEN o.jobid IS NULL THEN '' ELSE ' (made by ' || o.jobid || ')' END AS what, j.dataid, j.sortkey,
             format('%s/%s %s', i.datasetid, i.dataid, coalesce('is ' || s.status || coalesce(' (' || s.code || ')', ''), 'is not there')) AS detail,
-            CASE WHEN o.jobid IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', i.datasetid, i.dataid) ELSE format('dataflowctl why %s %s', o.jobid, i.dataid) END AS remedy
+            CASE WHEN s.status IN ('HOLD', 'PENDING') THEN format('dataflowctl release --dataset %s --dataid %s', i.datasetid, i.dataid)
+                WHEN o.jobid IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', i.datasetid, i.dataid) ELSE format('dataflowctl why %s %s', o.jobid, i.dataid) END AS remedy
         FROM judged j CROSS JOIN LATERAL dataflow.required_inputs(j.jobid, j.dataid) AS i
         LEFT JOIN dataflow.job_output o ON o.datasetid = i.datasetid
         LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
@@ -593,12 +603,15 @@ END $$;
 COMMENT ON FUNCTION dataflow.blockers(text) IS
     'What keeps the runs of a job, grouped and most frequent first: looks at the latest 5000 chunks of each input, and at all that is FAILED, held or to be resubmitted';
 
--- The chunks that a selector names (see select_runs), and with a dataset also those that no job produces.
+-- The chunks that a selector names (see select_runs), and unless it names a job also those that no job produces.
 CREATE OR REPLACE FUNCTION dataflow.select_chunks(selector jsonb) RETURNS TABLE (datasetid text, dataid text, jobid text, status text, reason text, modified timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    patterns constant text[] := ARRAY(SELECT dataflow._texts(selector -> 'dataid'));
+    is_literal constant boolean := dataflow._are_literal(patterns);
 BEGIN
     RETURN QUERY
     SELECT s.datasetid::text, s.dataid::text, s.jobid, s.status, s.reason, s.modified
@@ -608,14 +621,16 @@ BEGIN
     UNION ALL
     SELECT s.datasetid::text, s.dataid::text, s.jobid, s.status, s.reason, s.modified
     FROM dataflow.datastatus s
-    WHERE selector ? 'dataset' AND NOT selector ? 'job' AND s.datasetid = selector ->> 'dataset' AND s.locktype = 'OUT' AND s.jobid = ''
-        AND (NOT selector ? 'dataid' OR EXISTS (SELECT FROM dataflow._texts(selector -> 'dataid') AS p WHERE dataflow.matches(s.dataid, p)))
+    WHERE NOT selector ? 'job' AND NOT selector ? 'stale' AND s.locktype = 'OUT' AND s.jobid = ''
+        AND (NOT selector ? 'dataset' OR s.datasetid = selector ->> 'dataset')
+        AND (NOT is_literal OR s.dataid = ANY (patterns))
+        AND (is_literal OR NOT selector ? 'dataid' OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(s.dataid, p)))
         AND (NOT selector ? 'status' OR s.status IN (SELECT upper(t) FROM dataflow._texts(selector -> 'status') AS t))
         AND (NOT selector ? 'error' OR s.code = selector ->> 'error')
         AND (NOT selector ? 'since' OR s.modified >= (selector ->> 'since')::timestamptz);
 END $$;
 COMMENT ON FUNCTION dataflow.select_chunks(jsonb) IS
-    'The chunks that a selector names: those of the runs of select_runs, and with "dataset" also chunks that no job produces';
+    'The chunks that a selector names: those of the runs of select_runs, and without "job" also chunks that no job produces';
 
 CREATE OR REPLACE FUNCTION dataflow._texts(value jsonb) RETURNS SETOF text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -735,7 +750,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.pause_scopes(text[], text, text, boolean) IS
     'pause() for jobs (names or globs), the producer of a dataset, or a daemon; without any of them, for everything. Returns the scopes and whether each was paused before';
 
-CREATE OR REPLACE FUNCTION dataflow.shed(scope text, dry_run boolean DEFAULT false) RETURNS TABLE (jobid text, dataid text, attempt bigint, daemon text, claimed timestamptz)
+CREATE OR REPLACE FUNCTION dataflow.shed(scope text, concurrency integer DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS TABLE (jobid text, dataid text, attempt bigint, daemon text, claimed timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -744,9 +759,14 @@ DECLARE
     surplus bigint;
     shed_attempts bigint[];
 BEGIN
-    -- No claim may count while the surplus is being counted.
-    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
-    SELECT greatest(l.running - l.concurrency, 0) INTO surplus FROM dataflow.limits l WHERE l.scope = shed.scope;
+    IF NOT dry_run THEN
+        -- No claim may count while the surplus is being counted.
+        PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    END IF;
+    PERFORM dataflow._known_job(substr(shed.scope, 5)) WHERE shed.scope LIKE 'job:%';
+    SELECT greatest(count(*) - coalesce(shed.concurrency, min(l.concurrency)), 0) INTO surplus
+    FROM dataflow.attempt a LEFT JOIN dataflow.limits l ON l.scope = shed.scope
+    WHERE a.ended IS NULL AND (shed.scope = 'global' OR shed.scope = 'job:' || a.jobid OR shed.scope = 'daemon:' || a.daemon);
     -- The youngest have the least to lose.
     shed_attempts := ARRAY(
         SELECT a.attempt FROM dataflow.attempt a
@@ -760,8 +780,8 @@ BEGIN
     RETURN QUERY SELECT a.jobid::text, a.dataid::text, a.attempt, a.daemon::text, a.claimed
         FROM dataflow.attempt a WHERE a.attempt = ANY (shed_attempts) ORDER BY a.attempt;
 END $$;
-COMMENT ON FUNCTION dataflow.shed(text, boolean) IS
-    'Stops the youngest attempts beyond the limit of a scope at once; they run again when there is a place. dry_run => true only shows them';
+COMMENT ON FUNCTION dataflow.shed(text, integer, boolean) IS
+    'Stops the youngest attempts beyond the limit of a scope, or beyond the one that is given, at once; they run again when there is a place. dry_run => true only shows them';
 
 CREATE OR REPLACE FUNCTION dataflow.dataid_range(bounds text) RETURNS SETOF text
 LANGUAGE plpgsql STABLE
@@ -842,13 +862,13 @@ BEGIN
     IF chunk IS NULL THEN
         RETURN QUERY
         WITH RECURSIVE up AS (
-            SELECT 0 AS depth, ARRAY[dataset] AS path, NULL::text AS jobid, dataset AS datasetid
+            SELECT 0 AS depth, ARRAY[dataset COLLATE "C"] AS path, NULL::text COLLATE "C" AS jobid, dataset COLLATE "C" AS datasetid
             UNION ALL
             SELECT u.depth + 1, u.path || i.datasetid::text, o.jobid, i.datasetid
             FROM up u JOIN dataflow.job_output o ON o.datasetid = u.datasetid JOIN dataflow.job_input i ON i.jobid = o.jobid
             WHERE i.datasetid <> ALL (u.path)
         ), down AS (
-            SELECT 0 AS depth, ARRAY[dataset] AS path, NULL::text AS jobid, dataset AS datasetid
+            SELECT 0 AS depth, ARRAY[dataset COLLATE "C"] AS path, NULL::text COLLATE "C" AS jobid, dataset COLLATE "C" AS datasetid
             UNION ALL
             SELECT u.depth + 1, u.path || o.datasetid::text, o.jobid, o.datasetid
             FROM down u JOIN dataflow.job_input i ON i.datasetid = u.datasetid JOIN dataflow.job_output o ON o.jobid = i.jobid
@@ -863,13 +883,13 @@ BEGIN
     PERFORM dataflow._checked_dataid(chunk);
     RETURN QUERY
     WITH RECURSIVE up AS (
-        SELECT 0 AS depth, ARRAY[dataset || '/' || chunk] AS path, NULL::text AS jobid, dataset AS datasetid, chunk AS dataid
+        SELECT 0 AS depth, ARRAY[(dataset || '/' || chunk) COLLATE "C"] AS path, NULL::text COLLATE "C" AS jobid, dataset COLLATE "C" AS datasetid, chunk COLLATE "C" AS dataid
         UNION ALL
         SELECT u.depth + 1, u.path || (i.datasetid || '/' || i.dataid), o.jobid, i.datasetid, i.dataid
         FROM up u JOIN dataflow.job_output o ON o.datasetid = u.datasetid CROSS JOIN LATERAL dataflow.required_inputs(o.jobid, u.dataid) AS i
         WHERE i.datasetid || '/' || i.dataid <> ALL (u.path)
     ), down AS (
-        SELECT 0 AS depth, ARRAY[dataset || '/' || chunk] AS path, NULL::text AS jobid, dataset AS datasetid, chunk AS dataid
+        SELECT 0 AS depth, ARRAY[(dataset || '/' || chunk) COLLATE "C"] AS path, NULL::text COLLATE "C" AS jobid, dataset COLLATE "C" AS datasetid, chunk COLLATE "C" AS dataid
         UNION ALL
         SELECT u.depth + 1, u.path || (o.datasetid || '/' || r.dataid), o.jobid, o.datasetid, r.dataid
         FROM down u CROSS JOIN LATERAL dataflow.affected_runs(u.datasetid, u.dataid) AS r JOIN dataflow.job_output o ON o.jobid = r.jobid
@@ -992,17 +1012,19 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
+    is_literal constant boolean := coalesce(dataflow._are_literal(patterns), false);
     chosen text[];
     busy text;
 BEGIN
     PERFORM dataflow._known_job(delete_runs.jobid);
     chosen := ARRAY(
         SELECT k.dataid FROM (
-            SELECT s.dataid::text FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT' WHERE o.jobid = delete_runs.jobid
-            UNION SELECT a.dataid FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid
-            UNION SELECT q.dataid FROM dataflow.quarantine q WHERE q.jobid = delete_runs.jobid
+            SELECT s.dataid::text FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT'
+            WHERE o.jobid = delete_runs.jobid AND (NOT is_literal OR s.dataid = ANY (patterns))
+            UNION SELECT a.dataid FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND (NOT is_literal OR a.dataid = ANY (patterns))
+            UNION SELECT q.dataid FROM dataflow.quarantine q WHERE q.jobid = delete_runs.jobid AND (NOT is_literal OR q.dataid = ANY (patterns))
         ) AS k
-        WHERE patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(k.dataid, p))
+        WHERE is_literal OR patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(k.dataid, p))
         ORDER BY dataflow.sortkey(k.dataid) LIMIT at_most);
     SELECT format('%s/%s', s.datasetid, s.dataid) INTO busy
     FROM unnest(chosen) AS c (dataid) JOIN dataflow.job_output o ON o.jobid = delete_runs.jobid

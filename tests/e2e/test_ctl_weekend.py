@@ -1,0 +1,73 @@
+"""The weekend: all 700 jobs of a daily cycle fail for one cause; three commands find out and recover, in order."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tests.e2e.ctl_flow import asked, declare, limit, ok, ready, running_daemon
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from tests.e2e.ctl_flow import Daemon
+    from tests.fix_postgres import RunCtl
+
+JOBS = 700
+CHAIN = 7
+DAY = "2026-01-31"
+ERROR = "cannot reach db7:5432: No route to host"
+
+
+def chain(number: int) -> tuple[list[str], str]:
+    """Every seventh job reads from outside, the six after it each read what the one before made."""
+    return ([f"d{number - 1:03}" if number % CHAIN else "raw"], f"d{number:03}")
+
+
+def test_700_failures_of_one_cause_are_seen_explained_and_recovered_in_order(
+    dsn: str, connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    declare(connection, {f"j{number:03}": chain(number) for number in range(JOBS)})
+    limit(connection, JOBS)
+    ready(connection, "raw", DAY)
+    with running_daemon(dsn) as daemon:
+        # A cycle that had run before is run again, and the network fails all of it.
+        assert len(daemon.run_all()) == JOBS
+        fail_everything(connection, daemon)
+
+        picture = asked(run_ctl, "status")
+        assert [(cause["code"], cause["runs"], cause["jobs"]) for cause in picture["causes"]] == [
+            ("NETWORK", JOBS, JOBS)
+        ]
+        shown = ok(run_ctl("status"))
+        assert f"NETWORK ({JOBS}): 700 runs of 700 jobs FAILED: {ERROR}" in shown
+        assert shown.index("needs a hand") < shown.index("j000")
+
+        why = ok(run_ctl("why", "j000", DAY))
+        assert "is FAILED" in why
+        assert f"NETWORK: {ERROR}" in why
+
+        preview = json.loads(ok(run_ctl("resubmit", "--error", "NETWORK", "--dry-run", "--json")))
+        assert preview["count"] == JOBS
+        depths = {run["jobid"]: run["depth"] for run in preview["runs"]}
+        assert depths == {f"j{number:03}": number % CHAIN for number in range(JOBS)}
+        assert [run["depth"] for run in preview["runs"]] == sorted(depths.values())
+        assert asked(run_ctl, "status")["causes"][0]["runs"] == JOBS
+
+        assert f"resubmit: {JOBS} runs" in ok(run_ctl("resubmit", "--error", "NETWORK", "--yes"))
+        ran = daemon.run_all()
+    assert sorted(job for job, _ in ran) == sorted(depths)
+    assert [depths[job] for job, _ in ran] == sorted(depths.values())
+    after = asked(run_ctl, "status")
+    assert (after["causes"], after["needs_hand"]) == ([], [])
+    assert sum(job["done"] for job in after["jobs"]) == JOBS
+
+
+def fail_everything(connection: psycopg.Connection, daemon: Daemon) -> None:
+    """Every run is tried again and fails, the last of a chain first: its input is there as long as nobody remakes it."""
+    for depth in reversed(range(CHAIN)):
+        connection.execute(
+            "UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE jobid = ANY (%s)",
+            [[f"j{number:03}" for number in range(depth, JOBS, CHAIN)]],
+        )
+        daemon.finish(daemon.claim(), "FAILED", code="NETWORK", error=ERROR)
