@@ -377,3 +377,67 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.release(text, text) IS
     'Takes the operator''s hand off a chunk; returns the status that it has again';
+
+-- A dataset that gets another producer, or loses it, keeps its chunks. One that was being written at that moment is taken
+-- from its attempt: the new producer makes it again, or, without one, it has failed.
+CREATE OR REPLACE FUNCTION dataflow._own_chunks(datasetids text[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE dataflow.datastatus s SET modified = now(), status = CASE WHEN o.jobid IS NULL THEN 'FAILED' ELSE 'RESUBMIT' END,
+        code = CASE WHEN o.jobid IS NULL THEN 'RETIRED' END, reason = 'its producer changed while it was being written'
+    FROM unnest(datasetids) AS d (datasetid) LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
+    WHERE s.datasetid = d.datasetid AND s.locktype = 'OUT' AND s.status = 'RUNNING' AND s.jobid <> coalesce(o.jobid, '');
+
+    WITH strangers AS MATERIALIZED (
+        SELECT s.datasetid, s.dataid, s.status, s.jobid AS was, coalesce(o.jobid, '') AS now
+        FROM unnest(datasetids) AS d (datasetid)
+        JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.locktype = 'OUT'
+        LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
+        WHERE s.jobid <> coalesce(o.jobid, '')
+    ), counted AS (
+        INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks)
+        SELECT x.datasetid, owner.jobid, 'OUT', x.status, sum(owner.difference)
+        FROM strangers x, LATERAL (VALUES (x.was, -1), (x.now, 1)) AS owner (jobid, difference)
+        GROUP BY x.datasetid, owner.jobid, x.status
+    )
+    UPDATE dataflow.datastatus s SET jobid = x.now FROM strangers x
+    WHERE s.datasetid = x.datasetid AND s.dataid = x.dataid AND s.locktype = 'OUT';
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._job_output_inserted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM dataflow._own_chunks(array_agg(n.datasetid::text)) FROM new_rows n HAVING count(*) > 0;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._job_output_deleted() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM dataflow._own_chunks(array_agg(o.datasetid::text)) FROM old_rows o HAVING count(*) > 0;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._job_output_updated() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM dataflow._own_chunks(array_agg(DISTINCT c.datasetid))
+    FROM (SELECT n.datasetid::text FROM new_rows n UNION SELECT o.datasetid::text FROM old_rows o) AS c HAVING count(*) > 0;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER job_output_inserted AFTER INSERT ON dataflow.job_output
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._job_output_inserted();
+CREATE OR REPLACE TRIGGER job_output_deleted AFTER DELETE ON dataflow.job_output
+    REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._job_output_deleted();
+CREATE OR REPLACE TRIGGER job_output_updated AFTER UPDATE ON dataflow.job_output
+    REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._job_output_updated();
