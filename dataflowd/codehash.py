@@ -22,6 +22,7 @@ def of_python(references: Iterable[str], directory: Path) -> str:
     """Of `module:function` references: the job's own, and those of its custom checks."""
     found: dict[str, str] = {}
     for reference in references:
+        found[f"reference {reference}"] = ""
         _collect(reference.partition(":")[0], directory, found)
     return _digest(found)
 

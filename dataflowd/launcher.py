@@ -12,6 +12,8 @@ from dataflowd import daemon, db, log, migrate, settings
 from dataflowd.declared import Declared
 from dataflowd.engine.command import command_engine
 from dataflowd.engine.noop import NoopEngine
+from dataflowd.engine.orders import Orders
+from dataflowd.engine.spark import SparkEngine
 from dataflowd.errors import InvalidSettingsError, SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def create(current: Settings, declared: Declared) -> Engine:
         case "process":
             return command_engine(current, declared)
         case "spark":
-            raise InvalidSettingsError("there is no engine for Spark yet", "use --engine process or noop")
+            return SparkEngine(current, declared, Orders(current), command_engine(current, declared))
 
 
 def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:

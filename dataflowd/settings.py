@@ -98,6 +98,21 @@ class Settings(BaseSettings):
         description="Java 17 or newer to use; default JAVA_HOME, then java on PATH, then the embedded one",
     )
     master: str = Field("local[*]", description="Spark master: local[*], spark://, yarn, k8s:// or sc://")
+    runners: int = Field(
+        2, ge=1, description="Spark applications that are kept at a time; each takes about 700 MB here"
+    )
+    slots: int = Field(
+        2, ge=1, description="chunks side by side in one Spark application, where a job does not say"
+    )
+    reuse: int = Field(
+        200,
+        ge=1,
+        description="attempts of one Spark application, where a job does not say; 1: a spark-submit each",
+    )
+    runner_age: int = Field(3600, ge=1, description="seconds after which a Spark application is replaced")
+    runner_idle: int = Field(
+        300, ge=1, description="seconds after which an idle Spark application is stopped"
+    )
     connect_timeout: int = Field(10, ge=1, description="seconds to wait for a database connection")
     statement_timeout: int = Field(60, ge=1, description="seconds a single database call may take")
     daemon_name: str = Field(

@@ -17,7 +17,7 @@ from dataflowd import checks, formats, paths
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
 from dataflowd.order import attempt_location
-from dataflowd.runner import code
+from dataflowd.runner import jobcode
 from dataflowd.runner.explain import fault
 from dataflowd.sdk import quarantine
 from dataflowd.sdk.context import Context, Reporter
@@ -55,7 +55,7 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         prepare(order, spark)
         ctx = Context(order, spark, reporter, stop)
         reporter.step("run")
-        run(ctx, code.function(order))
+        run(ctx, jobcode.function(order))
         reporter.step("validate")
         result |= validate(ctx)
         reporter.step("publish")
@@ -188,7 +188,7 @@ def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.Ch
 
 def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: DataFrame) -> checks.CheckResult:
     """A function of the written DataFrame: True or None is good; False, a sentence or an AssertionError is not."""
-    function = code.named(custom["function"], directory)
+    function = jobcode.named(custom["function"], directory)
     try:
         answer = function(frame)
     except AssertionError as error:

@@ -13,7 +13,7 @@ import dataflowd.flow
 from dataflowd import Context, job, jobs
 from dataflowd.faults import AttemptError
 from dataflowd.flow.model import Dataset
-from dataflowd.runner import code
+from dataflowd.runner import jobcode
 from dataflowd.sdk import quarantine as sieves
 from dataflowd.settings import Settings
 from dataflowd.testing import run_job
@@ -50,7 +50,7 @@ def forward(ctx: Context) -> None:
 def test_the_example_cleans_a_real_file(spark: SparkSession, tmp_path: Path) -> None:
     flow = dataflowd.flow.load(QUICKSTART / "flow.toml", Settings(data_dir=tmp_path))
     (tmp_path / "raw.csv").write_text(RAW)
-    function = code.named("jobs:clean_orders", str(QUICKSTART))
+    function = jobcode.named("jobs:clean_orders", str(QUICKSTART))
     try:
         ran = run_job(
             function,
@@ -87,7 +87,7 @@ def test_the_example_cleans_a_real_file(spark: SparkSession, tmp_path: Path) -> 
 def test_a_spark_sql_file_gets_views_and_bound_parameters(spark: SparkSession) -> None:
     own = spark.newSession()
     orders = own.createDataFrame([("ann", 3), ("ann", 4), ("bob", 1)], "customer string, amount int")
-    function = code.sql_function(QUICKSTART / "daily_totals.sql")
+    function = jobcode.sql_function(QUICKSTART / "daily_totals.sql")
     ran = run_job(
         function,
         own,

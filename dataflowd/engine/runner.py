@@ -1,0 +1,275 @@
+"""One runner process, as the daemon sees it: started, connected, given orders, and known to be gone when it is.
+
+A task owns the process from its start to its end: it reads the socket and the process's output, hands each message to
+the attempt it belongs to, and when the process has ended, whoever waits for a result learns that there is none. The
+directory of a runner (0700) holds its socket and all that Spark keeps on the disk meanwhile; it goes with the runner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from dataflowd import log, supervise
+from dataflowd.runner import session, submitted, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from dataflowd.settings import Settings
+
+SOCKET_PATH_BYTES = 100
+CONNECT_SECONDS = 120.0
+PROBE_SECONDS = 10.0
+GRACE_SECONDS = 5.0
+HEAP_SHARE = 0.85
+INHERITED = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "HOME",
+    "HADOOP_CONF_DIR",
+    "YARN_CONF_DIR",
+    "SPARK_CONF_DIR",
+    "PYTHONPATH",
+)
+
+_log = log.logger(__name__)
+
+
+@dataclass
+class Pending:
+    """An attempt inside a runner."""
+
+    on_message: Callable[[wire.Message], None]
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    result: dict[str, Any] | None = None  # None when it has ended: the runner died
+
+
+class Runner:
+    def __init__(self, key: tuple[Any, ...], *, reuse: int, slots: int) -> None:
+        self.key = key
+        self.reuse = reuse
+        self.slots = slots
+        self.load = 0
+        self.served = 0
+        self.pending: dict[int, Pending] = {}
+        self.is_retired = False
+        self.is_ready = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.exit: supervise.Exit | None = None
+        self.born = time.monotonic()
+        self.idle_since = time.monotonic()
+        self._child: supervise.Child | None = None
+        self._connection: socket.socket | None = None
+        self._sending = asyncio.Lock()
+        self._pong = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._child.pid if self._child else None
+
+    def start(self, settings: Settings, spark: Mapping[str, str], java: Mapping[str, str]) -> None:
+        """Returns at once; await `ready` for a Spark that has started."""
+        self._task = asyncio.get_running_loop().create_task(self._live(settings, spark, java))
+
+    async def ready(self) -> bool:
+        """False: it died instead."""
+        await _first_of(self.is_ready, self.ended)
+        return self.is_ready.is_set() and not self.ended.is_set()
+
+    async def send(self, message: wire.Message) -> None:
+        """To a runner that is gone nothing is sent; its end is told by `ended`."""
+        connection = self._connection
+        if connection is None:
+            return
+        async with self._sending:
+            with suppress(OSError):
+                await asyncio.get_running_loop().sock_sendall(connection, wire.encode(message))
+
+    async def probe(self) -> bool:
+        """Whether it answers, with a heap that is not full."""
+        self._pong.clear()
+        await self.send({"type": "ping"})
+        with anyio.move_on_after(PROBE_SECONDS):
+            await _first_of(self._pong, self.ended)
+        return self._pong.is_set() and not self.is_retired
+
+    async def stop(self) -> None:
+        """In order when it can, by force when it must; returns when nothing of it is left."""
+        self.is_retired = True
+        if self.is_ready.is_set() and not self.pending:
+            await self.send({"type": "stop"})
+            with anyio.move_on_after(GRACE_SECONDS):
+                await self.ended.wait()
+        await self.kill()
+
+    async def kill(self) -> None:
+        """SIGTERM, then SIGKILL, to all of its session; returns when it is gone."""
+        self.is_retired = True
+        with anyio.CancelScope(shield=True):
+            if self._task is not None:
+                self._task.cancel()
+                await self.ended.wait()
+                with suppress(asyncio.CancelledError):
+                    await self._task
+
+    async def _live(self, settings: Settings, spark: Mapping[str, str], java: Mapping[str, str]) -> None:
+        directory = _directory(settings)
+        token = secrets.token_urlsafe(32)
+        listener = _listen(directory / "socket")
+        try:
+            argv, env = _command(self.reuse, settings, spark, java, directory, token)
+            log_path = settings.effective_log_dir / "runners" / f"{directory.name}.log"
+            self._child = supervise.spawn(argv, env=env, cwd=directory, log_path=log_path)
+            _log.info("runner.started", pid=self._child.pid, reuse=self.reuse, slots=self.slots)
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._serve, listener, token, self._child)
+                self.exit = await self._child.wait()
+                group.cancel_scope.cancel()
+        except OSError as error:
+            _log.error("runner.failed", error=str(error))
+        finally:
+            self.is_retired = True
+            with anyio.CancelScope(shield=True):
+                if self._child is not None and self.exit is None:
+                    self.exit = await self._child.terminate(GRACE_SECONDS)
+            listener.close()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+            shutil.rmtree(directory, ignore_errors=True)
+            _log.info("runner.ended", pid=self.pid, served=self.served, how=str(self.exit))
+            self.ended.set()
+            for pending in self.pending.values():
+                pending.ended.set()
+
+    async def _serve(self, listener: socket.socket, token: str, child: supervise.Child) -> None:
+        try:
+            with anyio.fail_after(CONNECT_SECONDS):
+                connection = await self._accept(listener, child)
+            await self._read(connection, token)
+        except (wire.WireError, TimeoutError, OSError) as error:
+            _log.warning("runner.refused", pid=child.pid, error=str(error) or type(error).__name__)
+        # Without its socket a runner is of no use, and ends by itself as a rule.
+        with anyio.move_on_after(GRACE_SECONDS):
+            await anyio.sleep_forever()
+        supervise.signal_session(child.pid, signal.SIGKILL)
+
+    async def _accept(self, listener: socket.socket, child: supervise.Child) -> socket.socket:
+        """Whoever is not of our user and of the child's session is turned away."""
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, _ = await loop.sock_accept(listener)
+            connection.setblocking(False)
+            who = wire.peer(connection)
+            with suppress(ProcessLookupError):
+                if who.uid == os.geteuid() and os.getsid(who.pid) == child.pid:
+                    return connection
+            _log.warning("runner.stranger", pid=who.pid, uid=who.uid)
+            connection.close()
+
+    async def _read(self, connection: socket.socket, token: str) -> None:
+        loop, lines, is_known = asyncio.get_running_loop(), wire.Lines(), False
+        while data := await loop.sock_recv(connection, wire.RECEIVE_BYTES):
+            for message in lines.feed(data):
+                if not is_known:
+                    if not hmac.compare_digest(str(message.get("token", "")), token):
+                        connection.close()
+                        raise wire.WireError("it does not know the token")
+                    is_known, self._connection = True, connection
+                self._receive(message)
+
+    def _receive(self, message: wire.Message) -> None:
+        match message["type"]:
+            case "ready":
+                self.is_ready.set()
+                _log.info("runner.ready", pid=self.pid, seconds=round(time.monotonic() - self.born, 1))
+            case "pong":
+                if message["heap"] > HEAP_SHARE * message["heap_max"]:
+                    self.is_retired = True
+                self._pong.set()
+            case "result" if message["attempt"] in self.pending:
+                pending = self.pending[message["attempt"]]
+                pending.result = message["result"]
+                if pending.result and pending.result.get("usage", {}).get("left_threads"):
+                    self.is_retired = True
+                pending.ended.set()
+            case "step" | "log" | "progress" if message["attempt"] in self.pending:
+                self.pending[message["attempt"]].on_message(message)
+            case _:
+                pass
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    async with anyio.create_task_group() as group:
+
+        async def wait(event: asyncio.Event) -> None:
+            await event.wait()
+            group.cancel_scope.cancel()
+
+        for event in events:
+            group.start_soon(wait, event)
+
+
+def _directory(settings: Settings) -> Path:
+    """In the data directory, unless a socket's path would be too long there."""
+    parent = settings.data_dir / "run"
+    if len(os.fsencode(parent)) + len("/runner-12345678/socket") > SOCKET_PATH_BYTES:
+        parent = Path(tempfile.gettempdir())
+    parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"runner-{os.getpid()}-", dir=parent))
+
+
+def _listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    listener.listen(1)
+    listener.setblocking(False)
+    return listener
+
+
+def _command(  # noqa: PLR0913, PLR0917 - a process has that many sides
+    reuse: int,
+    settings: Settings,
+    spark: Mapping[str, str],
+    java: Mapping[str, str],
+    directory: Path,
+    token: str,
+) -> tuple[list[str], dict[str, str]]:
+    """Nothing of the daemon's environment is inherited but what is named: its DSN is there, and job code would see it."""
+    conf = session.configuration(spark, settings.master, str(directory))
+    env = {name: os.environ[name] for name in INHERITED if name in os.environ} | dict(java)
+    env |= {
+        "TMPDIR": str(directory),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+        wire.SOCKET_VARIABLE: str(directory / "socket"),
+        wire.TOKEN_VARIABLE: token,
+    }
+    if reuse > 1:
+        return [sys.executable, "-m", "dataflowd.runner"], env | {session.CONF_VARIABLE: json.dumps(conf)}
+    import pyspark  # noqa: PLC0415 - where it lies is all that is asked
+
+    properties = directory / "spark.properties"
+    properties.write_text("".join(f"{name} {value}\n" for name, value in conf.items()), encoding="utf-8")
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    return [str(submit), "--properties-file", str(properties), submitted.__file__], env

@@ -1,0 +1,313 @@
+"""The engine for Spark: attempts run in warm runners, keyed by flow, code and Spark configuration.
+
+A runner takes `slots` attempts side by side and `reuse` in all, then it is replaced; also when it is old, its heap is
+full, it does not answer, or job code has left threads in it. `reuse = 1` is a real spark-submit for each attempt. At
+most `runners` exist at a time: another key's idle runner makes room, and otherwise the attempt waits.
+
+A runner that dies takes with it only what was inside. If that was one attempt, it has failed (RUNNER_DIED). If there
+were several, nobody knows which one did it: all are given back, which costs them no try, and each runs alone the next
+time. Cancelling goes by tag first; what has not ended after CANCEL_SECONDS ends with its whole runner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from dataflowd import codehash, log, supervise
+from dataflowd.attempt import Result, failed, returned
+from dataflowd.embedded import java
+from dataflowd.engine.process import log_path
+from dataflowd.engine.runner import Pending, Runner
+from dataflowd.errors import DatabaseUnreachableError, DataflowError
+from dataflowd.order import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dataflowd.attempt import Attempt
+    from dataflowd.declared import Declared
+    from dataflowd.engine import Engine
+    from dataflowd.engine.orders import Orders
+    from dataflowd.flow import Flow, Job
+    from dataflowd.settings import Settings
+
+CANCEL_SECONDS = 10.0
+PROBE_AFTER_SECONDS = 30.0
+SWEEP_SECONDS = 5.0
+TAIL_CHARACTERS = 4000
+
+_log = log.logger(__name__)
+
+
+class SparkEngine:
+    def __init__(self, settings: Settings, declared: Declared, orders: Orders, commands: Engine) -> None:
+        self._settings = settings
+        self._declared = declared
+        self._orders = orders
+        self._commands = commands
+        self._runners: list[Runner] = []
+        self._changed = asyncio.Condition()
+        self._suspects: set[tuple[str, str]] = set()
+        self._java: dict[str, str] = {}
+        self._sweeper: asyncio.Task[None] | None = None
+        _remove_leftovers(settings)
+
+    async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
+        try:
+            flow, job = self._declared.job(attempt.jobid)
+            if job.kind == "command":
+                return await self._commands.run(attempt, on_start)
+            order = await self._order(attempt, flow, job)
+        except DatabaseUnreachableError as error:
+            return returned(attempt, error.message)
+        except DataflowError as error:
+            return failed(attempt, error.code, str(error), retry=False)
+        except OSError as error:
+            return failed(attempt, "INVALID_CODE", f"the job's code cannot be read: {error}")
+        if order is None:
+            return returned(attempt, "the claim was lost before the job began")
+        run = (attempt.jobid, attempt.dataid)
+        runner = await self._acquire(self._key(flow, job, order), job, alone=run in self._suspects)
+        try:
+            result = await self._execute(runner, attempt, order, on_start)
+        finally:
+            await self._release(runner)
+        return result
+
+    async def close(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._sweeper
+            self._sweeper = None
+        async with anyio.create_task_group() as group:
+            for runner in self._runners:
+                group.start_soon(runner.stop)
+        self._runners.clear()
+        await self._orders.close()
+        await self._commands.close()
+
+    async def reload(self) -> None:
+        """Changed code has another key; what is idle with the old one goes now, the rest when it is."""
+        for runner in list(self._runners):
+            runner.is_retired = True
+        await self._sweep()
+        await self._commands.reload()
+
+    def runners(self) -> list[Runner]:
+        return list(self._runners)
+
+    async def _order(self, attempt: Attempt, flow: Flow, job: Job) -> Order | None:
+        code_hash = _code_hash(flow, job)
+        config_hash = flow.config_hash(job.name)
+        document = await self._orders.order(attempt)
+        if document is None:
+            return None
+        await self._orders.code_version(job.name, code_hash, config_hash)
+        for name, output in document["outputs"].items():
+            declared = flow.datasets.get(name)
+            output["dataset"]["checks"] |= dict(job.checks)
+            output["dataset"]["custom_checks"] = [
+                *(dict(check) for check in (declared.custom_checks if declared else ())),
+                *map(dict, job.custom_checks),
+            ]
+        return Order.parse(
+            document
+            | {
+                "attempt": attempt.attempt,
+                "number": attempt.number,
+                "jobid": attempt.jobid,
+                "dataid": attempt.dataid,
+                "tag": attempt.tag,
+                "params": attempt.params,
+                "kind": job.kind,
+                "code": job.code,
+                "directory": str(flow.directory),
+                "quarantine": job.quarantine,
+                "allowed_roots": self._settings.effective_allowed_roots,
+                "code_hash": code_hash,
+                "config_hash": config_hash,
+            }
+        )
+
+    def _key(self, flow: Flow, job: Job, order: Order) -> tuple[Any, ...]:
+        return flow.name, str(flow.directory), order.code_hash, tuple(sorted(job.spark.items()))
+
+    async def _acquire(self, key: tuple[Any, ...], job: Job, *, alone: bool) -> Runner:
+        """A place in a runner of this key; a new one, or another's place, when there is none."""
+        reuse, slots = job.reuse or self._settings.reuse, job.slots or self._settings.slots
+        if not self._java:
+            self._java = java.environment(java.find(self._settings))
+        while True:
+            chosen = None if alone or reuse == 1 else self._free(key)
+            if chosen is None and len(self._runners) < self._settings.runners:
+                chosen = Runner(key, reuse=reuse, slots=1 if alone or reuse == 1 else slots)
+                chosen.is_retired = alone
+                chosen.start(self._settings, job.spark, self._java)
+                self._runners.append(chosen)
+            if chosen is not None:
+                chosen.load += 1
+                chosen.served += 1
+                try:
+                    is_well = await self._is_well(chosen)
+                except BaseException:
+                    await self._release(chosen)
+                    raise
+                if is_well:
+                    return chosen
+                await self._release(chosen)
+                continue
+            idle = [runner for runner in self._runners if runner.load == 0]
+            if idle:
+                await self._drop(min(idle, key=lambda runner: runner.idle_since))
+                continue
+            async with self._changed:
+                await self._changed.wait()
+
+    def _free(self, key: tuple[Any, ...]) -> Runner | None:
+        able = [
+            runner
+            for runner in self._runners
+            if runner.key == key
+            and not runner.is_retired
+            and runner.load < runner.slots
+            and runner.served < runner.reuse
+            and time.monotonic() - runner.born < self._settings.runner_age
+        ]
+        return min(able, key=lambda runner: runner.load, default=None)
+
+    async def _is_well(self, runner: Runner) -> bool:
+        """One that has been silent for long is asked before it is trusted with an attempt."""
+        if runner.load > 1 or time.monotonic() - runner.idle_since < PROBE_AFTER_SECONDS:
+            return True
+        if not runner.is_ready.is_set() or await runner.probe():
+            return True
+        _log.warning("runner.silent", pid=runner.pid)
+        runner.is_retired = True
+        return False
+
+    async def _release(self, runner: Runner) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._give_back(runner)
+
+    async def _give_back(self, runner: Runner) -> None:
+        runner.load -= 1
+        runner.idle_since = time.monotonic()
+        is_used_up = runner.is_retired or runner.served >= runner.reuse
+        if runner.load == 0 and is_used_up:
+            await self._drop(runner)
+        if self._sweeper is None or self._sweeper.done():
+            self._sweeper = asyncio.get_running_loop().create_task(self._sweep_while_any())
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _drop(self, runner: Runner) -> None:
+        runner.is_retired = True
+        # It keeps its place until it is gone: two applications must not share the memory of one.
+        runner.load += 1
+        try:
+            await runner.stop()
+        finally:
+            if runner in self._runners:
+                self._runners.remove(runner)
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _sweep_while_any(self) -> None:
+        while self._runners:
+            await anyio.sleep(SWEEP_SECONDS)
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        now = time.monotonic()
+        for runner in list(self._runners):
+            is_old = now - runner.idle_since > self._settings.runner_idle
+            if runner.load == 0 and (runner.is_retired or is_old):
+                await self._drop(runner)
+
+    async def _execute(
+        self, runner: Runner, attempt: Attempt, order: Order, on_start: Callable[[], None]
+    ) -> Result:
+        attempt_log = supervise.Log(log_path(self._settings.effective_log_dir, attempt))
+
+        def on_message(message: dict[str, Any]) -> None:
+            match message["type"]:
+                case "log":
+                    attempt_log.feed(message["line"].encode() + b"\n")
+                case "step":
+                    attempt_log.feed(f"step {message['step']}\n".encode())
+                    if message["step"] == "run":
+                        on_start()
+                case "progress":
+                    attempt_log.feed(f"progress {message['done']} of {message['total']}\n".encode())
+
+        pending = runner.pending[attempt.attempt] = Pending(on_message)
+        try:
+            if await runner.ready():
+                await runner.send({"type": "order", "order": order.document()})
+                await pending.ended.wait()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._cancel(runner, attempt, pending)
+            raise
+        finally:
+            together = len(runner.pending)
+            if pending.result is not None:
+                runner.pending.pop(attempt.attempt, None)
+                await runner.send({"type": "forget", "attempt": attempt.attempt})
+            attempt_log.close()
+        run = (attempt.jobid, attempt.dataid)
+        if pending.result is None:
+            return self._died(runner, attempt, run, together)
+        self._suspects.discard(run)
+        return Result(attempt=attempt.attempt, token=attempt.token, **pending.result)
+
+    async def _cancel(self, runner: Runner, attempt: Attempt, pending: Pending) -> None:
+        """By tag; and if that does not end it in time, with the runner and all that is in it."""
+        if not runner.is_ready.is_set():
+            runner.pending.pop(attempt.attempt, None)
+            return
+        await runner.send({"type": "cancel", "attempt": attempt.attempt})
+        with anyio.move_on_after(CANCEL_SECONDS):
+            await pending.ended.wait()
+        if not pending.ended.is_set():
+            _log.warning("runner.deaf", pid=runner.pid, attempt=attempt.attempt)
+            await runner.kill()
+        runner.pending.pop(attempt.attempt, None)
+
+    def _died(self, runner: Runner, attempt: Attempt, run: tuple[str, str], together: int) -> Result:
+        how = str(runner.exit) if runner.exit else "it could not be started"
+        tail = runner.exit.tail[-TAIL_CHARACTERS:] if runner.exit else ""
+        if together > 1:
+            self._suspects.add(run)
+            return returned(
+                attempt, f"its runner died ({how}) with {together} attempts in it; it runs alone next"
+            )
+        self._suspects.discard(run)
+        usage = runner.exit.usage if runner.exit else {}
+        said = f"the runner died while it executed this attempt: {how}\n{tail}".rstrip()
+        return failed(attempt, "RUNNER_DIED", said, usage=usage)
+
+
+def _code_hash(flow: Flow, job: Job) -> str:
+    if job.kind == "sql":
+        return codehash.of_sql(str(job.code), flow.directory)
+    checks = [check["function"] for name in job.outputs for check in flow.datasets[name].custom_checks]
+    own = [check["function"] for check in job.custom_checks]
+    return codehash.of_python([str(job.code), *checks, *own], flow.directory)
+
+
+def _remove_leftovers(settings: Settings) -> None:
+    """Directories of runners whose daemon was killed; their processes died with it."""
+    for path in (settings.data_dir / "run").glob("runner-*-*"):
+        owner = path.name.split("-")[1]
+        if owner.isdigit() and int(owner) != os.getpid() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(path, ignore_errors=True)

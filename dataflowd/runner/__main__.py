@@ -1,0 +1,150 @@
+"""`python -m dataflowd.runner`: connects to the daemon that started it, starts Spark, and executes orders.
+
+Orders run side by side, each in a thread; the main thread reads messages. When the daemon's end of the socket closes,
+nobody waits for a result any more, and the process ends at once. Cancelling an attempt cancels its Spark jobs by tag
+and raises in its thread; what does not end by that, the daemon ends with signals.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from dataflowd.masking import mask
+from dataflowd.order import Order
+from dataflowd.runner import output, session, wire
+from dataflowd.runner.execute import execute
+from dataflowd.runner.explain import CancelledError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KIB = 1024
+CANCEL_AGAIN_SECONDS = 0.5
+
+
+class Reporter:
+    """Sends what an attempt says to the daemon; words are masked here, before they leave the process."""
+
+    def __init__(self, link: wire.Wire, attempt: int) -> None:
+        self._link = link
+        self._attempt = attempt
+
+    def log(self, line: str) -> None:
+        self._send("log", line=mask(line)[: wire.LOG_CHARACTERS])
+
+    def progress(self, done: int, total: int | None) -> None:
+        self._send("progress", done=done, total=total)
+
+    def step(self, name: str) -> None:
+        self._send("step", step=name)
+
+    def result(self, document: dict[str, Any]) -> None:
+        try:
+            self._send("result", result=document)
+        except wire.WireError as error:
+            failed = {"outcome": "FAILED", "code": "RESULT_TOO_LARGE", "error": str(error), "retry": False}
+            self._send("result", result=failed)
+
+    def _send(self, kind: str, **values: Any) -> None:
+        self._link.send({"type": kind, "attempt": self._attempt, **values})
+
+
+class Work:
+    """One attempt in its thread."""
+
+    def __init__(self, order: Order, spark: SparkSession, reporter: Reporter) -> None:
+        self.order = order
+        self.stop = threading.Event()
+        self._spark = spark
+        self._reporter = reporter
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=order.tag, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Until it has ended: a Spark job that begins later is cancelled too. The exception reaches only Python code."""
+        self.stop.set()
+        with self._lock:
+            if not self._ended.is_set() and self._thread.ident is not None:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(self._thread.ident), ctypes.py_object(CancelledError)
+                )
+        while not self._ended.is_set():
+            session.cancel(self._spark, self.order.tag)
+            self._ended.wait(CANCEL_AGAIN_SECONDS)
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        with output.owned(self._reporter.log) as owner:
+            try:
+                own = session.for_attempt(self._spark, self.order.tag)
+                result = execute(self.order, own, self._reporter, self.stop)
+            except BaseException as error:  # noqa: BLE001 - an exception may be raised in this thread at any place
+                result = {
+                    "outcome": "FAILED",
+                    "code": "CANCELLED",
+                    "error": f"stopped: {type(error).__name__}",
+                }
+            with self._lock:
+                self._ended.set()
+            usage: dict[str, Any] = {"seconds": round(time.monotonic() - began, 3)}
+            if left := owner.left_threads():
+                usage["left_threads"] = left
+                self._reporter.log(
+                    f"warning the job returned and left threads running: {', '.join(left)}; join them before it returns"
+                )
+        self._reporter.result(result | {"usage": usage})
+
+
+def main() -> int:
+    path, token = os.environ.pop(wire.SOCKET_VARIABLE), os.environ.pop(wire.TOKEN_VARIABLE)
+    conf = json.loads(os.environ.pop(session.CONF_VARIABLE, "{}"))
+    output.install()
+    link = wire.Wire.connect(path, token, pid=os.getpid())
+    spark = session.start(conf)
+    link.send({"type": "ready", "version": spark.version, "application": spark.sparkContext.applicationId})
+    running: dict[int, Work] = {}
+    for message in link.messages():
+        match message["type"]:
+            case "order":
+                order = Order.parse(message["order"])
+                running[order.attempt] = Work(order, spark, Reporter(link, order.attempt))
+                running[order.attempt].start()
+            case "forget":
+                running.pop(message["attempt"], None)
+            case "cancel":
+                if message["attempt"] in running:
+                    threading.Thread(target=running[message["attempt"]].cancel, daemon=True).start()
+            case "ping":
+                link.send({"type": "pong", **session.memory(spark), "max_rss": _max_rss()})
+            case "stop":
+                spark.stop()
+                return 0
+            case unknown:
+                sys.stderr.write(f"unknown message {unknown!r}\n")
+    return 0
+
+
+def _max_rss() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+
+
+def run() -> None:
+    status = main()
+    sys.stdout.flush()
+    # Threads that job code has left must not keep the process.
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    run()

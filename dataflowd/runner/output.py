@@ -1,0 +1,109 @@
+"""What job code prints, and the threads that it leaves: both are told apart by the attempt that caused them.
+
+Several attempts run side by side in one process, each in a thread; a thread that is started belongs to the attempt of
+the thread that starts it. So a `print` finds the log of its own attempt, and what still runs when the function has
+returned is known by name.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_OWNER = "_dataflow_owner"
+_LIBRARIES = ("py4j", "pyspark", "dataflowd")
+
+
+def install() -> None:
+    """Once, before any attempt runs."""
+    sys.stdout = _Router(sys.stdout)
+    sys.stderr = _Router(sys.stderr)
+    begin = threading.Thread.start
+
+    def start(self: threading.Thread) -> None:
+        setattr(self, _OWNER, owner())
+        begin(self)
+
+    threading.Thread.start = start  # type: ignore[method-assign]
+
+
+class Owner:
+    """An attempt, as the owner of threads and lines."""
+
+    def __init__(self, sink: Callable[[str], None]) -> None:
+        self.sink = sink
+        self.unfinished: dict[int, str] = {}
+
+    def write(self, stream: int, text: str) -> None:
+        *lines, rest = (self.unfinished.get(stream, "") + text).split("\n")
+        self.unfinished[stream] = rest
+        for line in lines:
+            self.sink(line)
+
+    def close(self) -> None:
+        for rest in self.unfinished.values():
+            if rest:
+                self.sink(rest)
+        self.unfinished.clear()
+
+    def left_threads(self) -> list[str]:
+        """Names of the threads that job code has started and that still run."""
+        return sorted(
+            thread.name
+            for thread in threading.enumerate()
+            if getattr(thread, _OWNER, None) is self
+            and thread is not threading.current_thread()
+            and not _is_library(thread)
+        )
+
+
+def owner() -> Owner | None:
+    found: Owner | None = getattr(threading.current_thread(), _OWNER, None)
+    return found
+
+
+@contextmanager
+def owned(sink: Callable[[str], None]) -> Iterator[Owner]:
+    """The current thread works for an attempt."""
+    thread = threading.current_thread()
+    mine = Owner(sink)
+    setattr(thread, _OWNER, mine)
+    try:
+        yield mine
+    finally:
+        mine.close()
+        setattr(thread, _OWNER, None)
+
+
+def _is_library(thread: threading.Thread) -> bool:
+    target: Any = getattr(thread, "_target", None)
+    module = getattr(target, "__module__", "") or type(thread).__module__
+    return str(module).startswith(_LIBRARIES)
+
+
+class _Router(io.TextIOBase):
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def write(self, text: str) -> int:
+        found = owner()
+        if found is None:
+            self._real.write(text)
+        else:
+            found.write(id(self), text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._real.flush()
+
+    def fileno(self) -> int:
+        return int(self._real.fileno())
+
+    def isatty(self) -> bool:
+        return False

@@ -1,0 +1,107 @@
+"""Messages between a daemon and its runners: one JSON object a line, over a Unix socket in a directory of 0700.
+
+A runner connects to the socket of its daemon and says hello with a token that is good once. The daemon has also asked
+the kernel who is there: it must be of the same user and of the session that the daemon has started. A line that is
+longer than the bound ends the connection: neither side may fill the other's memory.
+
+Daemon to runner: order, cancel, ping, stop. Runner to daemon: hello, step, log, progress, result, pong.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOCKET_VARIABLE = "DATAFLOW_RUNNER_SOCKET"
+TOKEN_VARIABLE = "DATAFLOW_RUNNER_TOKEN"  # noqa: S105 - the name of a variable
+LINE_BYTES = 64 * 1024 * 1024
+RECEIVE_BYTES = 1024 * 1024
+LOG_CHARACTERS = 32 * 1024
+
+Message = dict[str, Any]
+
+
+class WireError(Exception):
+    """The other side said something that is no message."""
+
+
+@dataclass(frozen=True)
+class Peer:
+    pid: int
+    uid: int
+
+
+def peer(connection: socket.socket) -> Peer:
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return Peer(pid, uid)
+
+
+def encode(message: Message) -> bytes:
+    line = json.dumps(message, separators=(",", ":"), default=str).encode() + b"\n"
+    if len(line) > LINE_BYTES:
+        raise WireError(f"a message of {len(line)} bytes is longer than the {LINE_BYTES} that are allowed")
+    return line
+
+
+def decode(line: bytes) -> Message:
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise WireError(f"no JSON: {error}") from None
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise WireError("a message has to be an object with a type")
+    return message
+
+
+class Lines:
+    """Cuts what arrives into lines; keeps at most one unfinished line of bounded length."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        self._rest += data
+        *lines, rest = self._rest.split(b"\n") if b"\n" in data else (bytes(self._rest),)
+        if len(rest) > LINE_BYTES:
+            raise WireError(f"a line is longer than the {LINE_BYTES} bytes that are allowed")
+        if lines:
+            self._rest = bytearray(rest)
+        return [decode(bytes(line)) for line in lines if line]
+
+
+class Wire:
+    """The runner's end. Many threads send, one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._lines = Lines()
+
+    @classmethod
+    def connect(cls, path: str, token: str, **hello: Any) -> Wire:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(path)
+        wire = cls(connection)
+        wire.send({"type": "hello", "token": token, **hello})
+        return wire
+
+    def send(self, message: Message) -> None:
+        line = encode(message)
+        with self._lock:
+            self._connection.sendall(line)
+
+    def messages(self) -> Iterator[Message]:
+        """Until the daemon closes its end, or dies."""
+        while data := self._connection.recv(RECEIVE_BYTES):
+            yield from self._lines.feed(data)
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,361 @@
+"""The engine for Spark: real runners, real Postgres, no daemon around them but the few calls that one makes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+import dataflowd.flow
+from dataflowd.attempt import Attempt
+from dataflowd.declared import Declared
+from dataflowd.engine.command import command_engine
+from dataflowd.engine.orders import Orders
+from dataflowd.engine.process import log_path
+from dataflowd.engine.spark import SparkEngine
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from dataflowd.attempt import Result
+    from dataflowd.settings import Settings
+    from tests.fix_world import World
+
+FLOW = """
+[flow]
+name = "shop"
+[dataset.raw]
+format = "csv"
+location = "{root}/raw/{dataid}.csv"
+schema = "id bigint, name string"
+[dataset.out]
+location = "{root}/out"
+[dataset.out.checks]
+min_rows = 1
+unique = ["id"]
+[job.work]
+python = "shop:work"
+inputs = ["raw"]
+outputs = ["out"]
+max_attempts = 2
+[job.work.spark]
+"spark.sql.shuffle.partitions" = 1
+"spark.driver.memory" = "512m"
+"""
+
+SHOP = """
+import os, sys, threading, time
+from dataflowd import job
+
+@job
+def work(ctx):
+    print("working on", ctx.dataid, "password=hunter2")
+    raw = ctx.read("raw")
+    what = ctx.dataid.split("-")[0]
+    if what != "deaf":
+        open(os.path.join(os.path.dirname(__file__), "begun-" + ctx.dataid), "w").close()
+    if what == "raise":
+        raise ValueError("no such customer")
+    if what == "exit":
+        sys.exit("enough")
+    if what == "die":
+        os._exit(9)
+    if what == "thread":
+        threading.Thread(target=time.sleep, args=(60,), name="left behind", daemon=True).start()
+    if what == "loop":
+        while not ctx.cancelled or True:
+            time.sleep(0.01)
+    while what == "deaf":
+        try:
+            open(os.path.join(os.path.dirname(__file__), "begun-" + ctx.dataid), "w").close()
+            time.sleep(0.01)
+        except BaseException:
+            pass
+    if what == "spin":
+        from pyspark.sql import functions as F
+        raw.crossJoin(ctx.spark.range(10**12)).agg(F.sum("id")).collect()
+    if what == "environment":
+        print("DSN" if any("DSN" in name or "TOKEN" in name for name in os.environ) else "nothing to see")
+    ctx.write("out", raw)
+"""
+
+
+@dataclass
+class Shop:
+    """One flow, one claiming session, one engine."""
+
+    world: World
+    settings: Settings
+    engine: SparkEngine
+    daemon: Any
+    started: dict[int, anyio.Event] = field(default_factory=dict)
+
+    def claim(self, *dataids: str) -> list[Attempt]:
+        directory = Path(self.settings.effective_root) / "raw"
+        directory.mkdir(parents=True, exist_ok=True)
+        for dataid in dataids:
+            (directory / f"{dataid}.csv").write_text("1,ann\n2,bob\nx,eve\n")
+        self.world.ready("raw", *dataids)
+        return [
+            Attempt(
+                found.attempt,
+                str(found.token),
+                found.job,
+                found.dataid,
+                found.number,
+                found.tag,
+                found.inputs,
+                found.params,
+            )
+            for found in self.daemon.claim()
+        ]
+
+    async def run(self, attempt: Attempt) -> Result:
+        return await self.engine.run(attempt, self.beginning(attempt).set)
+
+    def beginning(self, attempt: Attempt) -> anyio.Event:
+        """Set when the job's own code begins."""
+        return self.started.setdefault(attempt.attempt, anyio.Event())
+
+    async def run_all(self, attempts: list[Attempt]) -> dict[str, Result]:
+        results: dict[str, Result] = {}
+
+        async def one(attempt: Attempt) -> None:
+            results[attempt.dataid] = await self.run(attempt)
+
+        async with anyio.create_task_group() as group:
+            for attempt in attempts:
+                group.start_soon(one, attempt)
+        return results
+
+    def log(self, attempt: Attempt) -> str:
+        return log_path(self.settings.effective_log_dir, attempt).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def shop_settings(settings: Settings, tmp_path: Path) -> Settings:
+    (tmp_path / "flow").mkdir()
+    (tmp_path / "flow" / "flow.toml").write_text(FLOW)
+    (tmp_path / "flow" / "shop.py").write_text(SHOP)
+    return settings.model_copy(
+        update={
+            "data_dir": tmp_path / "data",
+            "flows": [tmp_path / "flow" / "flow.toml"],
+            "master": "local[2]",
+            "runners": 1,
+        }
+    )
+
+
+@asynccontextmanager
+async def shop(world: World, settings: Settings) -> AsyncIterator[Shop]:
+    declared = Declared(settings)
+    dataflowd.flow.apply(world.connection, declared.flows["shop"])
+    engine = SparkEngine(settings, declared, Orders(settings), command_engine(settings, declared))
+    try:
+        yield Shop(world, settings, engine, world.daemon())
+    finally:
+        await engine.close()
+
+
+def outputs(settings: Settings) -> list[str]:
+    root = Path(settings.effective_root) / "out"
+    return sorted(str(path.relative_to(root)) for path in root.glob("*/*"))
+
+
+def change(settings: Settings, old: str, new: str) -> None:
+    """Edits the job's module, as its author would."""
+    (settings.flows[0].parent / "shop.py").write_text(SHOP.replace(old, new), encoding="utf-8")
+
+
+def leftovers(settings: Settings) -> list[Path]:
+    return list((settings.data_dir / "run").iterdir())
+
+
+async def begun(settings: Settings, dataid: str) -> None:
+    """The job's code is in the middle of its work."""
+    while not (settings.flows[0].parent / f"begun-{dataid}").exists():  # noqa: ASYNC110 - another process has no event for us
+        await anyio.sleep(0.02)
+
+
+def sizes(location: Path) -> dict[str, int]:
+    """All that lies there but for the mark of success and checksums."""
+    return {path.name: path.stat().st_size for path in location.iterdir() if path.name[0] not in "_."} | {
+        path.name: 0 for path in location.glob("_temporary")
+    }
+
+
+def jvm_of(pid: int) -> int:
+    [jvm] = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return int(jvm)
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+
+
+async def test_warm_runners_execute_publish_and_tell_every_mistake(
+    world: World, shop_settings: Settings
+) -> None:
+    async with shop(world, shop_settings) as here:
+        dataids = ["good-1", "good-2", "raise-1", "exit-1", "environment-1"]
+        attempts = {attempt.dataid: attempt for attempt in here.claim(*dataids)}
+        results = await here.run_all(list(attempts.values()))
+
+        good = results["good-1"]
+        assert (good.outcome, good.code, good.error) == ("DONE", None, None)
+        manifest = good.outputs["out"]
+        assert manifest["rows"] == sum(file["rows"] for file in manifest["files"]) == 2
+        location = Path(manifest["location"])
+        assert (
+            location
+            == Path(here.settings.effective_root) / "out" / "dataid=good-1" / f"attempt={good.attempt}"
+        )
+        assert sizes(location) == {file["path"]: file["bytes"] for file in manifest["files"]}
+        assert [item["details"]["record"] for item in good.quarantine] == ["x,eve"]
+        assert {check["name"]: check["passed"] for check in good.checks} == {
+            "min_rows": True,
+            "unique(id)": True,
+        }
+        assert good.code_hash
+        assert good.config_hash
+        assert "working on good-1 password=***" in here.log(attempts["good-1"])
+        assert "nothing to see" in here.log(attempts["environment-1"])
+
+        raised = results["raise-1"]
+        assert (raised.outcome, raised.code) == ("FAILED", "JOB_FAILED")
+        assert raised.error is not None
+        assert raised.error.startswith("ValueError: no such customer\n")
+        assert 'shop.py", line 13, in work' in raised.error
+        assert "dataflowd/runner" not in raised.error
+        assert "the job called sys.exit('enough')" in str(results["exit-1"].error)
+
+        [runner] = here.engine.runners()
+        assert runner.served == len(dataids)
+        for dataid, result in results.items():
+            document = result.document()
+            assert (
+                here.daemon.finish(
+                    attempts[dataid],
+                    **{key: value for key, value in document.items() if key not in {"attempt", "token"}},
+                )
+                == "accepted"
+            )
+        assert world.status("out", "good-1") == "READY"
+        assert world.status("out", "raise-1") == "FAILED"
+
+        [attempt] = here.claim("thread-1")
+        left = await here.run(attempt)
+        assert left.outcome == "DONE"
+        assert left.usage["left_threads"] == ["left behind"]
+        assert "left threads running: left behind" in here.log(attempt)
+        assert here.engine.runners() == []
+
+        change(shop_settings, 'ctx.write("out", raw)', 'ctx.write("out", raw.limit(1))')
+        [attempt] = here.claim("good-3")
+        fixed = await here.run(attempt)
+        assert fixed.outputs["out"]["rows"] == 1
+        assert fixed.code_hash != good.code_hash
+        assert (
+            world.value("SELECT count(*) FROM dataflow.stale WHERE datasetid = 'out' AND because = '{CODE}'")
+            == 3
+        )
+
+
+async def test_a_runner_that_dies_costs_what_was_inside_and_the_suspect_runs_alone(
+    world: World, shop_settings: Settings
+) -> None:
+    async with shop(world, shop_settings) as here:
+        attempts = {attempt.dataid: attempt for attempt in here.claim("die-1", "loop-1")}
+        results = await here.run_all(list(attempts.values()))
+        assert {result.outcome for result in results.values()} == {"RETURNED"}
+        assert "it runs alone next" in str(results["die-1"].error)
+        alone = await here.run(attempts["die-1"])
+        assert (alone.outcome, alone.code) == ("FAILED", "RUNNER_DIED")
+        assert "exit status 9" in str(alone.error)
+        assert outputs(here.settings) == []
+
+
+async def test_cancelling_ends_python_code_spark_jobs_and_what_does_not_listen(
+    world: World, shop_settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataflowd.engine.spark.CANCEL_SECONDS", 3.0)
+    async with shop(world, shop_settings) as here:
+        attempts = {attempt.dataid: attempt for attempt in here.claim("loop-1", "spin-1", "deaf-1")}
+        for dataid, survives in (("loop-1", True), ("spin-1", True), ("deaf-1", False)):
+            async with anyio.create_task_group() as group:
+                group.start_soon(here.run, attempts[dataid])
+                await begun(shop_settings, dataid)
+                [runner] = here.engine.runners()
+                began = time.monotonic()
+                group.cancel_scope.cancel()
+            assert time.monotonic() - began < 20
+            assert runner.ended.is_set() != survives
+            assert (here.engine.runners() == [runner]) == survives
+            if survives:
+                assert runner.pending == {}
+                assert await runner.probe()
+
+
+async def test_cancelling_while_spark_starts_leaves_nothing(world: World, shop_settings: Settings) -> None:
+    async with shop(world, shop_settings) as here:
+        [attempt] = here.claim("good-1")
+        with anyio.move_on_after(1):
+            await here.run(attempt)
+        [runner] = here.engine.runners()
+        assert not runner.is_ready.is_set()
+        assert not here.beginning(attempt).is_set()
+    assert runner.ended.is_set()
+    assert leftovers(shop_settings) == []
+
+
+async def test_reuse_1_is_a_spark_submit_of_its_own(world: World, shop_settings: Settings) -> None:
+    path = shop_settings.flows[0]
+    path.write_text(FLOW.replace("max_attempts = 2", "max_attempts = 2\nreuse = 1"))
+    async with shop(world, shop_settings) as here:
+        [attempt] = here.claim("good-1")
+        results: dict[str, Result] = {}
+
+        async def run() -> None:
+            results.update(await here.run_all([attempt]))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await here.beginning(attempt).wait()
+            [runner] = here.engine.runners()
+            assert "org.apache.spark.deploy.SparkSubmit" in command_of(runner.pid or 0)
+        assert results["good-1"].outcome == "DONE"
+        assert here.engine.runners() == []
+
+
+async def test_a_killed_process_publishes_nothing_and_the_retry_publishes_once(
+    world: World, shop_settings: Settings
+) -> None:
+    async with shop(world, shop_settings) as here:
+        for number, victim in enumerate(("driver", "jvm"), 1):
+            [attempt] = here.claim(f"spin-{number}")
+            results: dict[str, Result] = {}
+
+            async def run(attempt: Attempt = attempt, results: dict[str, Result] = results) -> None:
+                results.update(await here.run_all([attempt]))
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(run)
+                await here.beginning(attempt).wait()
+                [runner] = here.engine.runners()
+                assert runner.pid is not None
+                os.kill(runner.pid if victim == "driver" else jvm_of(runner.pid), signal.SIGKILL)
+            [result] = results.values()
+            assert result.outcome == "FAILED"
+            assert outputs(here.settings) == []
+        change(shop_settings, '"spin"', '"nothing"')
+        retried = await here.run(attempt)
+        assert retried.outcome == "DONE"
+        assert outputs(here.settings) == [f"dataid=spin-2/attempt={attempt.attempt}"]

@@ -1,0 +1,157 @@
+"""What a runner refuses before any job code runs, and how an order becomes a result: on the shared Spark, in this process."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dataflowd.order import Chunk, Dataset, Input, Order, Output
+from dataflowd.runner import wire
+from dataflowd.runner.execute import STEPS, execute
+from dataflowd.testing import Recorded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> Order:
+    (tmp_path / "raw.csv").write_text("1\n2\n")
+    return Order(
+        attempt=7,
+        jobid="copy",
+        dataid="d1",
+        tag="dataflow-test",
+        code="dataflowd.jobs:copy",
+        directory="",
+        inputs={
+            "raw": Input(
+                dataset=Dataset(name="raw", format="csv", columns="id int"),
+                chunks=(Chunk(dataid="d1", location=str(tmp_path / "raw.csv")),),
+            )
+        },
+        outputs={"out": Output(dataset=Dataset(name="out"), location=str(tmp_path / "out"))},
+        allowed_roots=(str(tmp_path),),
+    )
+
+
+def run(order: Order, spark: SparkSession) -> dict[str, Any]:
+    return execute(order, spark, Recorded(), threading.Event())
+
+
+def with_chunk(order: Order, **changes: Any) -> Order:
+    [chunk] = order.inputs["raw"].chunks
+    return replace(order, inputs={"raw": replace(order.inputs["raw"], chunks=(replace(chunk, **changes),))})
+
+
+def test_an_order_survives_its_way_over_the_wire(order: Order) -> None:
+    [message] = wire.Lines().feed(wire.encode({"type": "order", "order": order.document()}))
+    assert Order.parse(message["order"]) == order
+
+
+def test_the_four_steps_are_announced_and_the_manifest_describes_the_files(
+    spark: SparkSession, order: Order
+) -> None:
+    said = Recorded()
+    result = execute(order, spark, said, threading.Event())
+    assert said.steps == list(STEPS)
+    assert result["outcome"] == "DONE"
+    manifest = result["outputs"]["out"]
+    again = Input(
+        dataset=order.outputs["out"].dataset,
+        chunks=(
+            Chunk(
+                dataid="d1",
+                location=manifest["location"],
+                files=tuple(manifest["files"]),
+                rows=manifest["rows"],
+            ),
+        ),
+    )
+    copied = replace(order, attempt=8, inputs={"out2": again})
+    assert run(copied, spark)["outputs"]["out"]["rows"] == 2
+
+
+def test_an_attempt_never_writes_where_something_lies(spark: SparkSession, order: Order) -> None:
+    assert run(order, spark)["outcome"] == "DONE"
+    again = run(order, spark)
+    assert again["code"] == "WRONG_DATA"
+    assert "which this attempt alone may write, exists already" in again["error"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "says"),
+    [
+        ({"location": "{root}/gone.csv"}, "WRONG_DATA", "there is nothing at"),
+        ({"location": "/etc/passwd"}, "INVALID_PATH", "outside the allowed roots"),
+        ({"location": "{root}/../x.csv"}, "INVALID_PATH", "has '..' in it"),
+        ({"validated": False}, "NOT_VALIDATED", "nobody has vouched for raw/d1"),
+        ({"files": ({"path": "", "bytes": 5},)}, "WRONG_DATA", "1 of another size"),
+        ({"files": ({"path": "part-0", "bytes": 4},)}, "WRONG_DATA", "1 missing, such as part-0"),
+    ],
+)
+def test_an_input_that_is_not_what_it_should_be_stops_before_job_code(  # noqa: PLR0913, PLR0917
+    spark: SparkSession, order: Order, tmp_path: Path, changes: dict[str, Any], code: str, says: str
+) -> None:
+    if "location" in changes:
+        changes = {"location": changes["location"].format(root=tmp_path)}
+    said = Recorded()
+    result = execute(with_chunk(order, **changes), spark, said, threading.Event())
+    assert (result["outcome"], result["code"]) == ("FAILED", code)
+    assert says in result["error"]
+    assert said.steps == ["prepare"]
+
+
+@pytest.mark.parametrize(("kind", "location"), [("delta", "{root}/out"), ("parquet", "s3a://bucket/out")])
+def test_a_missing_jar_is_named_before_anything_runs(
+    spark: SparkSession, order: Order, tmp_path: Path, kind: str, location: str
+) -> None:
+    output = Output(dataset=Dataset(name="out", format=kind), location=location.format(root=tmp_path))
+    wanted = replace(order, outputs={"out": output}, allowed_roots=(str(tmp_path), "s3a://bucket"))
+    result = run(wanted, spark)
+    assert (result["code"], result["retry"]) == ("MISSING_JARS", False)
+    assert "spark.jars.packages" in result["error"]
+
+
+def test_an_unknown_option_is_refused(spark: SparkSession, order: Order) -> None:
+    raw = replace(order.inputs["raw"].dataset, options={"mode": "DROPMALFORMED"})
+    result = run(replace(order, inputs={"raw": replace(order.inputs["raw"], dataset=raw)}), spark)
+    assert result["code"] == "INVALID_OPTION"
+
+
+def test_validate_publishes_data_where_it_lies(spark: SparkSession, order: Order, tmp_path: Path) -> None:
+    checks = {"min_rows": {"value": 2, "severity": "error"}}
+    dataset = Dataset(name="raw", format="csv", columns="id int", checks=checks)
+    adopted = replace(
+        order,
+        code="dataflowd.jobs:validate",
+        inputs={},
+        outputs={"raw": Output(dataset=dataset, location=f"{tmp_path}/{{dataid}}.csv")},
+    )
+    assert run(adopted, spark)["code"] == "DATA_NOT_READY"
+    (tmp_path / "d1.csv").write_text("1\n2\nx\n")
+    result = run(adopted, spark)
+    assert result["outcome"] == "DONE"
+    manifest = result["outputs"]["raw"]
+    assert (manifest["location"], manifest["rows"]) == (f"{tmp_path}/d1.csv", 2)
+    assert manifest["files"] == [{"path": "", "bytes": 6}]
+    assert [item["details"]["record"] for item in result["quarantine"]] == ["x"]
+    (tmp_path / "d1.csv").write_text("1\nx\n")
+    failed = run(adopted, spark)
+    assert failed["code"] == "CHECK_FAILED"
+    assert failed["checks"][0]["observed"] == "1"
+
+
+def test_messages_are_bounded_and_have_a_type() -> None:
+    lines = wire.Lines()
+    assert lines.feed(b'{"type":"a"}\n{"ty') == [{"type": "a"}]
+    assert lines.feed(b'pe":"b"}\n') == [{"type": "b"}]
+    with pytest.raises(wire.WireError, match="an object with a type"):
+        lines.feed(b"[1]\n")
+    with pytest.raises(wire.WireError, match="longer than"):
+        wire.Lines().feed(b"x" * (wire.LINE_BYTES + 1))
