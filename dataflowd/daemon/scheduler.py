@@ -21,7 +21,7 @@ from dataflowd.daemon.link import LostLinkError, backoff
 if TYPE_CHECKING:
     from dataflowd.daemon.state import State
 
-CLAIM_AT_MOST = 1000
+CLAIM_AT_MOST = 256
 AFTER_ERROR_SECONDS = 0.2
 ONCE_PATIENCE = 6  # fruitless turns, each twice as late as the one before
 

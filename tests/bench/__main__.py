@@ -9,7 +9,7 @@ import argparse
 import signal
 from typing import TYPE_CHECKING
 
-from tests.bench import claim, register, resubmit, server, status
+from tests.bench import claim, drain, latency, recovery, register, resubmit, server, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +22,9 @@ BENCHES: dict[str, Callable[[Place], Iterator[Result]]] = {
     "register": register.run,
     "resubmit": resubmit.run,
     "status": status.run,
+    "latency": latency.run,
+    "drain": drain.run,
+    "recovery": recovery.run,
 }
 LARGEST = 1_000_000
 LARGEST_FULL = 10_000_000
