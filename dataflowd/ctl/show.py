@@ -35,6 +35,7 @@ STYLES = {
     "PAUSED": "yellow",
 }
 PREVIEWED = 20
+WHOLE_COLUMNS = 2
 SIGN_OF_LIFE_SECONDS = 1.0
 MINUTE, HOUR, DAY = 60, 3600, 86400
 KIBI = 1024
@@ -111,13 +112,14 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     found = [list(row) for row in rows]
     cells = [[cell(value) for value in row] for row in found]
     if on_terminal():
-        numeric = [
-            all(isinstance(row[place], int | float | None) for row in found) for place in range(len(headers))
-        ]
-        _draw(headers, cells, numeric)
+        _draw(headers, cells, [_is_numeric(row[place] for row in found) for place in range(len(headers))])
         return
     for line in columns([list(headers), *cells]):
         say(line)
+
+
+def _is_numeric(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int | float | None) for value in values)
 
 
 def _draw(headers: Sequence[str], cells: list[list[str]], numeric: list[bool]) -> None:
@@ -125,11 +127,22 @@ def _draw(headers: Sequence[str], cells: list[list[str]], numeric: list[bool]) -
     from rich.table import Table
     from rich.text import Text
 
+    # Where space is short, a column that says nothing is the first to go; what a row is about stays whole.
+    places = [
+        place
+        for place in range(len(headers))
+        if place < WHOLE_COLUMNS or any(row[place] not in ("-", "") for row in cells)
+    ]
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for header, is_number in zip(headers, numeric, strict=True):
-        drawn.add_column(header, justify="right" if is_number else "left", overflow="fold")
+    for place in places:
+        drawn.add_column(
+            headers[place],
+            justify="right" if numeric[place] else "left",
+            overflow="fold",
+            no_wrap=place < WHOLE_COLUMNS,
+        )
     for row in cells:
-        drawn.add_row(*(Text(text, style=STYLES.get(text, "")) for text in row))
+        drawn.add_row(*(Text(row[place], style=STYLES.get(row[place], "")) for place in places))
     Console(highlight=False, emoji=False).print(drawn)
 
 

@@ -68,12 +68,11 @@ def _changes(context: typer.Context, asked: Call) -> Iterator[dict[str, Any]]:
         while True:
             yield asked.send(connection)[0]["overview"]
             drawn = time.monotonic()
-            for _ in connection.notifies(timeout=LATEST_REDRAW_SECONDS, stop_after=1):
-                remaining = drawn + REDRAW_SECONDS - time.monotonic()
-                if remaining > 0:
-                    # Whatever else arrives until then is in the same picture.
-                    for _ in connection.notifies(timeout=remaining):
-                        pass
+            heard = list(connection.notifies(timeout=LATEST_REDRAW_SECONDS, stop_after=1))
+            remaining = drawn + REDRAW_SECONDS - time.monotonic()
+            if heard and remaining > 0:
+                # Whatever else arrives until then is in the same picture.
+                list(connection.notifies(timeout=remaining))
 
 
 def _frame(found: dict[str, Any], *, json: bool) -> None:

@@ -323,8 +323,8 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT q.place FROM (
-        SELECT w.dataid, row_number() OVER (ORDER BY w.priority DESC, w.sortkey) AS place FROM dataflow.work w
-        WHERE w.jobid || '' = _queue_position.jobid AND w.not_before IS NULL ORDER BY w.priority DESC, w.sortkey LIMIT 10000
+        SELECT w.dataid, row_number() OVER (ORDER BY w.sortkey) AS place FROM dataflow.work w
+        WHERE w.jobid || '' = _queue_position.jobid AND w.not_before IS NULL ORDER BY w.sortkey LIMIT 10000
     ) AS q WHERE q.dataid = _queue_position.dataid
 $$;
 

@@ -1,0 +1,489 @@
+"""The commands that look: what they say, their JSON against the keys that their help lists, and how they look."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+from fcntl import ioctl
+from pathlib import Path
+from struct import pack
+from typing import TYPE_CHECKING
+
+import pytest
+from psycopg.types.json import Jsonb
+
+from dataflowd.ctl.app import COMMANDS
+from dataflowd.ctl.keys import KEYS
+from dataflowd.errors import EXIT
+from tests.e2e.ctl_flow import asked, limit, ok, ready, retail, running_daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+    from dataflowd.settings import Settings
+    from tests.e2e.ctl_flow import Daemon
+    from tests.fix_postgres import RunCtl
+
+CTL = str(Path(sys.executable).parent / "dataflowctl")
+JANUARY = [f"2026-01-{day:02}" for day in range(1, 9)]
+DONE, FAILED, RUNNING, QUEUED, HELD = JANUARY[:5]
+ERROR = "cannot reach db7: password=hunter2\nTraceback: na\u00efve"
+
+
+@pytest.fixture
+def daemon(dsn: str, connection: psycopg.Connection) -> Iterator[Daemon]:
+    """One run of clean_orders in every state: done, failed, running, queued, held."""
+    retail(connection)
+    limit(connection, 3)
+    with running_daemon(dsn) as started:
+        ready(connection, "raw_orders", *JANUARY[:4])
+        done, failed, _ = started.claim(3)
+        started.finish(
+            [done],
+            outputs={"orders": {"rows": 1000, "bytes": 2048, "location": "/data/orders/1"}},
+            checks=[{"dataset": "orders", "name": "min_rows", "passed": True, "observed": "1000"}],
+            nodes=[{"node": "parse", "items": 10, "successes": 9, "failures": 1, "seconds": 0.5}],
+            quarantine=[{"item": "4711", "reason": "no amount", "details": {"line": "a;b"}}],
+        )
+        started.finish([failed], "FAILED", code="NETWORK", error=ERROR)
+        connection.execute("SELECT dataflow.hold('orders', %s, 'wrong file')", [HELD])
+        yield started
+
+
+def test_the_command_table_and_the_modules_agree(run_ctl: RunCtl) -> None:
+    for names in COMMANDS.values():
+        for name in names:
+            assert "Usage: dataflowctl" in ok(run_ctl(name, "--help"))
+    shown = ok(run_ctl("chunks", "--help"))
+    assert "dataflowctl chunks orders --status FAILED\n" in shown
+    assert all(key in shown for key in KEYS["chunks"].keys)
+
+
+def test_no_arguments_say_what_to_do_first(run_ctl: RunCtl) -> None:
+    result = run_ctl()
+    assert result.returncode == EXIT["USAGE"]
+    assert result.stderr.index("dataflowctl init") < result.stderr.index("dataflowctl status")
+
+
+def test_status_puts_what_needs_a_hand_first(daemon: Daemon, run_ctl: RunCtl) -> None:
+    picture = asked(run_ctl, "status")
+    assert [(hand["code"], hand["count"]) for hand in picture["needs_hand"]] == [
+        ("NETWORK", 1),
+        ("HELD", 1),
+        ("QUARANTINED", 1),
+    ]
+    assert (picture["running"], picture["limit"], picture["waiting"]) == (1, 3, 1)
+    assert [(each["daemon"], each["state"]) for each in picture["daemons"]] == [(daemon.name, "ALIVE")]
+    clean = next(job for job in picture["jobs"] if job["jobid"] == "clean_orders")
+    assert (clean["done"], clean["running"], clean["failed"], clean["held"]) == (1, 1, 1, 1)
+    shown = ok(run_ctl("status"))
+    assert shown.index("NETWORK") < shown.index(daemon.name) < shown.index("clean_orders  ")
+    assert "hunter2" not in shown
+    assert asked(run_ctl, "status", "--job", "roll_up")["causes"] == []
+
+
+@pytest.mark.usefixtures("daemon")
+def test_failures_that_are_tried_again_need_no_hand(
+    connection: psycopg.Connection, dsn: str, run_ctl: RunCtl
+) -> None:
+    connection.execute("UPDATE dataflow.job SET max_attempts = 3")
+    limit(connection, 10)
+    ready(connection, "prices", DONE)
+    with running_daemon(dsn, "beta") as beta:
+        beta.finish([a for a in beta.claim() if a["jobid"] == "roll_up"], "FAILED", code="OUT_OF_MEMORY")
+        picture = asked(run_ctl, "status")
+        assert {cause["code"]: cause["retrying"] for cause in picture["causes"]} == {
+            "NETWORK": 0,
+            "OUT_OF_MEMORY": 1,
+        }
+        assert "OUT_OF_MEMORY" not in {hand["code"] for hand in picture["needs_hand"]}
+        why = ok(run_ctl("why", "roll_up", DONE))
+        assert "RETRYING: try 1 of 3 failed, OUT_OF_MEMORY" in why
+        assert "RETRY_LATER: it is tried again at" in why
+
+
+@pytest.mark.parametrize(
+    ("dataid", "state", "code", "words"),
+    [
+        (DONE, "READY", "LOCKED", "attempt 1 on alpha made version 1"),
+        (FAILED, "FAILED", "LOCKED", "NETWORK: cannot reach db7: password=***"),
+        (RUNNING, "RUNNING", "LOCKED", "attempt 1 runs on alpha (host1)"),
+        (QUEUED, "QUEUED", None, "Is it its turn?"),
+        (HELD, "HELD", "LOCKED", "wrong file"),
+        ("2031-01-01", "UNKNOWN", "DATA_NOT_READY", "dataflowctl ready raw_orders 2031-01-01"),
+    ],
+)
+@pytest.mark.usefixtures("daemon")
+def test_why_answers_for_a_run_in_any_state(
+    run_ctl: RunCtl, dataid: str, state: str, code: str | None, words: str
+) -> None:
+    answer = asked(run_ctl, "why", "clean_orders", dataid)
+    assert answer["state"] == state
+    five = [question for question in answer["questions"] if question["number"] <= 5]
+    assert [question["number"] for question in five] == [1, 2, 3, 4, 5]
+    assert code in {question["code"] for question in five}
+    assert all(question["remedy"] for question in five if not question["answer"])
+    shown = ok(run_ctl("why", "clean_orders", dataid))
+    assert f"is {state}" in shown
+    assert words in shown
+
+
+@pytest.mark.usefixtures("daemon")
+def test_why_names_what_else_keeps_a_run(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
+    def codes() -> set[str]:
+        return {q["code"] for q in asked(run_ctl, "why", "clean_orders", QUEUED)["questions"] if q["code"]}
+
+    assert codes() == set()
+    ok(run_ctl("pause", "clean_orders"))
+    assert codes() == {"PAUSED"}
+    ok(run_ctl("resume", "clean_orders"))
+    ok(run_ctl("concurrency", "1", "--job", "clean_orders"))
+    assert codes() == {"AT_LIMIT"}
+    ok(run_ctl("concurrency", "none", "--job", "clean_orders"))
+    connection.execute("UPDATE dataflow.daemon SET lease_until = now() - interval '1 second'")
+    assert codes() == {"NO_DAEMON"}
+
+
+@pytest.mark.usefixtures("daemon")
+def test_why_leads_to_the_root_of_a_chain(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
+    ready(connection, "prices", "2031-01-01")
+    answer = asked(run_ctl, "why", "roll_up", "2031-01-01")
+    assert answer["questions"][0]["remedy"] == "dataflowctl why clean_orders 2031-01-01"
+    assert answer["questions"][-1]["remedy"] == "when it has arrived: dataflowctl ready raw_orders 2031-01-01"
+
+
+@pytest.mark.usefixtures("daemon")
+def test_why_of_a_job_groups_what_blocks_most(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
+    ready(connection, "prices", *JANUARY[1:])
+    blockers = asked(run_ctl, "why", "roll_up")["blockers"]
+    assert [(each["code"], each["what"], each["runs"]) for each in blockers] == [
+        ("DATA_NOT_READY", "orders (made by clean_orders)", 7),
+        ("DATA_NOT_READY", "prices", 1),
+    ]
+    assert "7 runs, 2026-01-02 to 2026-01-08: orders" in ok(run_ctl("why", "roll_up"))
+
+
+@pytest.mark.usefixtures("daemon")
+def test_chunks_are_filtered_sorted_paged_and_mapped(run_ctl: RunCtl) -> None:
+    def dataids(*arguments: str) -> list[str]:
+        return [row["dataid"] for row in asked(run_ctl, "chunks", "orders", *arguments)]
+
+    assert dataids() == [DONE, FAILED, RUNNING, HELD]
+    assert dataids("--status", "failed", "--status", "HOLD") == [FAILED, HELD]
+    assert dataids("--from", FAILED, "--to", RUNNING) == [FAILED, RUNNING]
+    assert dataids("--sort", "-dataid", "--limit", "2") == [HELD, RUNNING]
+    assert dataids("--sort", "-rows", "--limit", "1") == [DONE]
+    assert dataids("--dataid", "2026-01-0[") == []
+    assert dataids("--dataid", f"{FAILED}..{RUNNING}") == [FAILED, RUNNING]
+    assert f"go on with --from {FAILED}" in ok(run_ctl("chunks", "orders", "--limit", "1"))
+    assert f"{DONE}  .FRH\n" in ok(run_ctl("chunks", "orders", "--map"))
+    done = asked(run_ctl, "chunks", "orders")[0]
+    assert (done["rows"], done["bytes"], done["jobid"], done["version"]) == (1000, 2048, "clean_orders", 1)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_stale_chunks_say_what_made_them_so(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
+    assert asked(run_ctl, "chunks", "orders", "--stale") == []
+    ready(connection, "raw_orders", DONE)
+    assert [(row["dataid"], row["stale"]) for row in asked(run_ctl, "chunks", "orders", "--stale")] == [
+        (DONE, ["INPUT"])
+    ]
+    preview = asked(run_ctl, "resubmit", "--stale", "--dry-run")
+    assert [(run["jobid"], run["dataid"]) for run in preview["runs"]] == [("clean_orders", DONE)]
+
+
+@pytest.mark.usefixtures("daemon")
+def test_runs_attempts_and_history_tell_one_story(run_ctl: RunCtl) -> None:
+    assert [run["dataid"] for run in asked(run_ctl, "runs", "clean_orders")] == [RUNNING, FAILED, DONE]
+    failed = asked(run_ctl, "runs", "--failed", "--since", "1h")
+    assert [(run["dataid"], run["code"]) for run in failed] == [(FAILED, "NETWORK")]
+    assert asked(run_ctl, "runs", "--failed", "--since", "2031-01-01") == []
+    (attempt,) = asked(run_ctl, "attempts", "clean_orders", DONE)
+    assert (attempt["status"], attempt["checks"][0]["name"], attempt["nodes"][0]["node"]) == (
+        "DONE",
+        "min_rows",
+        "parse",
+    )
+    assert "token" not in attempt
+    assert "was never tried" in ok(run_ctl("attempts", "clean_orders", QUEUED))
+    story = [
+        row["to_status"]
+        for row in asked(run_ctl, "history", "clean_orders", FAILED)
+        if row["kind"] == "status"
+    ]
+    assert story == ["RUNNING", "FAILED"]
+    assert "RUNNING -> FAILED" in ok(run_ctl("history", "clean_orders", FAILED))
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_log_is_shown_where_it_lies_and_named_where_it_does_not(
+    run_ctl: RunCtl, settings: Settings, connection: psycopg.Connection
+) -> None:
+    away = run_ctl("logs", "clean_orders", FAILED)
+    assert away.returncode == EXIT["NOT_FOUND"]
+    assert "is on host host1: daemon alpha ran it there" in away.stderr
+    (attempt,) = asked(run_ctl, "attempts", "clean_orders", FAILED)
+    path = settings.effective_log_dir / "clean_orders" / FAILED / f"{attempt['attempt']}.log"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"line 1\n\xff\xfe\n")
+    result = subprocess.run(
+        [CTL, "logs", "clean_orders", FAILED, "--attempt", "1"],
+        env=os.environ | {"DATAFLOW_DSN": connection.info.dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir)},
+        capture_output=True,
+        check=True,
+    )
+    assert result.stdout == b"line 1\n\xff\xfe\n"
+    assert run_ctl("logs", "clean_orders", FAILED, "--attempt", "9").returncode == EXIT["NOT_FOUND"]
+
+
+def test_a_log_is_followed_until_its_attempt_ends(
+    daemon: Daemon, dsn: str, settings: Settings, run_ctl: RunCtl
+) -> None:
+    (attempt,) = asked(run_ctl, "attempts", "clean_orders", RUNNING)
+    path = settings.effective_log_dir / "clean_orders" / RUNNING / f"{attempt['attempt']}.log"
+    path.parent.mkdir(parents=True)
+    path.write_text("begun\n", encoding="utf-8")
+    process = subprocess.Popen(
+        [CTL, "logs", "clean_orders", RUNNING, "--follow"],
+        env=os.environ | {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    with path.open("a", encoding="utf-8") as log:
+        log.write("more\n")
+    assert process.stdout.readline() == "more\n"
+    token = daemon.connection.execute("SELECT token FROM dataflow.attempt WHERE ended IS NULL").fetchone()
+    daemon.finish([{**attempt, **(token or {})}])
+    rest, _ = process.communicate(timeout=60)
+    assert "has ended" in rest
+    assert process.returncode == 0
+
+
+@pytest.mark.usefixtures("daemon")
+def test_what_is_declared_is_listed_and_its_lineage_is_a_tree(run_ctl: RunCtl) -> None:
+    jobs = asked(run_ctl, "jobs")
+    assert [(job["jobid"], job["inputs"], job["outputs"]) for job in jobs] == [
+        ("clean_orders", ["raw_orders"], ["orders"]),
+        ("roll_up", ["orders", "prices"], ["totals"]),
+    ]
+    datasets = {dataset["datasetid"]: dataset for dataset in asked(run_ctl, "datasets")}
+    assert (datasets["orders"]["producer"], datasets["orders"]["consumers"]) == ("clean_orders", ["roll_up"])
+    assert (datasets["orders"]["ready"], datasets["orders"]["chunks"]) == (1, 4)
+    rows = asked(run_ctl, "lineage", "orders")
+    assert [(row["direction"], row["datasetid"]) for row in rows] == [
+        ("up", "orders"),
+        ("up", "raw_orders"),
+        ("down", "totals"),
+    ]
+    tree = ok(run_ctl("lineage", "totals", FAILED, env={"LC_ALL": "C.UTF-8"}))
+    assert tree.splitlines()[2:4] == [
+        f"├─ orders/{FAILED}  FAILED (NETWORK)  by roll_up",
+        f"│  └─ raw_orders/{FAILED}  READY  by clean_orders",
+    ]
+
+
+@pytest.mark.usefixtures("daemon")
+def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
+    stats = asked(run_ctl, "stats", "clean_orders")
+    assert stats["chunks"] == {"READY": 1, "FAILED": 1, "RUNNING": 1, "HOLD": 1}
+    assert (stats["execution"]["attempts"], stats["execution"]["done"]) == (3, 1)
+    assert [(each["code"], each["attempts"]) for each in stats["exceptions"]] == [("NETWORK", 1)]
+    assert stats["nodes"] == [
+        {"node": "parse", "attempts": 1, "items": 10, "successes": 9, "failures": 1, "seconds": 0.5}
+    ]
+    shown = ok(run_ctl("stats", "clean_orders"))
+    assert 'params {"currency": "EUR"}' in shown
+    assert "1,000 rows, 2.0 KiB" in shown
+
+
+@pytest.mark.usefixtures("daemon")
+def test_set_aside_records_are_listed_shown_and_resolved(run_ctl: RunCtl) -> None:
+    (record,) = asked(run_ctl, "quarantine", "list")
+    assert (record["jobid"], record["dataid"], record["itemid"]) == ("clean_orders", DONE, "4711")
+    assert asked(run_ctl, "quarantine", "show", "clean_orders", DONE, "4711")["details"] == {"line": "a;b"}
+    assert run_ctl("quarantine", "show", "clean_orders", DONE, "1").returncode == EXIT["NOT_FOUND"]
+    assert run_ctl("quarantine", "resolve", "clean_orders", DONE).returncode == EXIT["USAGE"]
+    done = asked(
+        run_ctl, "quarantine", "resolve", "clean_orders", DONE, "4711", "--repaired", '{"amount": 1}'
+    )
+    assert done == {"resolved": 1}
+    assert asked(run_ctl, "quarantine", "list", "clean_orders", "--dataid", "2026-*") == []
+    assert asked(run_ctl, "quarantine", "show", "clean_orders", DONE, "4711")["resolution"] == {
+        "repaired": {"amount": 1}
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sql"),
+    [
+        (["status"], "SELECT dataflow.overview(NULL) AS overview;"),
+        (["why", "clean_orders", "2026-01-01"], "SELECT * FROM dataflow.why('clean_orders', '2026-01-01');"),
+        (
+            ["resubmit", "--error", "O'Hara", "--dry-run"],
+            'SELECT * FROM dataflow.resubmit(\'{"error": "O\'\'Hara", "status": ["FAILED"]}\'::jsonb, false, true);',
+        ),
+    ],
+)
+@pytest.mark.usefixtures("daemon")
+def test_explain_prints_sql_that_does_the_same(
+    connection: psycopg.Connection, run_ctl: RunCtl, arguments: list[str], sql: str
+) -> None:
+    printed = ok(run_ctl(*arguments, "--explain")).strip()
+    assert printed == sql
+    assert connection.execute(printed.encode()).description
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_locale_without_the_characters_shows_them_escaped(
+    connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    connection.execute("UPDATE dataflow.job SET description = 'na\u00efve \u2713'")
+    plain = {"LC_ALL": "C", "LANG": None, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    assert r"na\xefve \u2713" in ok(run_ctl("jobs", env=plain))
+    assert "[no] NETWORK" in ok(run_ctl("status", env=plain))
+    assert f"|- orders/{FAILED}" in ok(run_ctl("lineage", "totals", FAILED, env=plain))
+
+
+def test_a_reader_that_has_enough_ends_the_command_quietly(
+    dsn: str, connection: psycopg.Connection, settings: Settings
+) -> None:
+    retail(connection)
+    ready(connection, "raw_orders", *map(str, range(20_000)))
+    result = subprocess.run(
+        ["bash", "-c", f"{CTL} chunks raw_orders --limit 20000 | head -n 2; exit ${{PIPESTATUS[0]}}"],
+        env=os.environ | {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr, len(result.stdout.splitlines())) == (0, "", 2)
+
+
+def on_a_terminal(
+    arguments: list[str], env: dict[str, str], columns: int, answer: str = ""
+) -> tuple[str, int]:
+    """What the command draws on a terminal so wide, and its exit status."""
+    leader, follower = pty.openpty()
+    ioctl(follower, termios.TIOCSWINSZ, pack("HHHH", 40, columns, 0, 0))
+    process = subprocess.Popen(
+        [CTL, *arguments],
+        env=os.environ | {"TERM": "xterm-256color"} | env,
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+    )
+    os.close(follower)
+    os.write(leader, answer.encode())
+    drawn = b""
+    while True:
+        try:
+            block = os.read(leader, 1 << 16)
+        except OSError:
+            break
+        drawn += block
+    os.close(leader)
+    return drawn.decode().replace("\r\n", "\n"), process.wait(60)
+
+
+@pytest.mark.parametrize("columns", [60, 100, 200])
+@pytest.mark.usefixtures("daemon")
+def test_tables_fit_their_terminal_and_are_coloured_there_only(
+    dsn: str, settings: Settings, run_ctl: RunCtl, columns: int
+) -> None:
+    env = {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir)}
+    drawn, status = on_a_terminal(["chunks", "orders"], env, columns)
+    assert status == 0
+    assert "\x1b[31m" in drawn
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", drawn).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "FAILED" in drawn
+    assert "\x1b" not in ok(run_ctl("chunks", "orders"))
+    bare, _ = on_a_terminal(["chunks", "orders"], env | {"NO_COLOR": "1"}, columns)
+    assert "\x1b[31m" not in bare
+
+
+@pytest.mark.usefixtures("daemon")
+def test_a_person_at_a_terminal_is_asked_and_may_refuse(
+    dsn: str, settings: Settings, connection: psycopg.Connection
+) -> None:
+    env = {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir)}
+
+    def failed() -> int:
+        rows = connection.execute("SELECT FROM dataflow.datastatus WHERE status = 'FAILED'").fetchall()
+        return len(rows)
+
+    drawn, status = on_a_terminal(["resubmit"], env, 100, "n\n")
+    assert "resubmit 1 run?" in drawn
+    assert (status, failed()) == (EXIT["FAILED"], 1)
+    drawn, status = on_a_terminal(["resubmit"], env, 100, "y\n")
+    assert (status, failed()) == (0, 0)
+
+
+def test_watch_draws_again_when_something_changes(
+    daemon: Daemon, dsn: str, settings: Settings, connection: psycopg.Connection
+) -> None:
+    process = subprocess.Popen(
+        [CTL, "status", "--watch", "--json"],
+        env=os.environ | {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert '"limit": 3' in process.stdout.readline()
+        limit(connection, 7)
+        assert '"limit": 7' in process.stdout.readline()
+    finally:
+        process.send_signal(2)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert daemon.name
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["why", "x", "1"], ["chunks", "x"], ["resubmit", "--yes"]])
+def test_a_database_without_the_schema_is_told_apart_from_no_database(
+    empty_dsn: str, run_ctl: RunCtl, arguments: list[str]
+) -> None:
+    missing = run_ctl(*arguments, env={"DATAFLOW_DSN": empty_dsn})
+    assert missing.returncode == EXIT["SCHEMA_MISMATCH"]
+    assert "dataflowctl init" in missing.stderr
+    nowhere = run_ctl(*arguments, env={"DATAFLOW_DSN": "postgresql://me@127.0.0.1:1/flow"})
+    assert nowhere.returncode == EXIT["DATABASE_UNREACHABLE"]
+
+
+def test_an_older_schema_asks_for_init(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
+    connection.execute("DROP FUNCTION dataflow.overview(text)")
+    result = run_ctl("status")
+    assert result.returncode == EXIT["SCHEMA_MISMATCH"]
+    assert "dataflowctl init" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["why", "nope", "1"], ["chunks", "nope"], ["runs", "nope"], ["stats", "nope"], ["lineage", "nope"]],
+)
+def test_an_unknown_name_is_not_found_and_the_known_are_named(
+    connection: psycopg.Connection, run_ctl: RunCtl, arguments: list[str]
+) -> None:
+    retail(connection)
+    result = run_ctl(*arguments)
+    assert result.returncode == EXIT["NOT_FOUND"]
+    assert "orders" in result.stderr
+
+
+def test_a_hostile_text_cannot_steer_the_terminal(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
+    retail(connection)
+    connection.execute(
+        "UPDATE dataflow.job SET description = %s, params = %s", ["\x1b[2Jx", Jsonb({"a": "\x1b[2J"})]
+    )
+    assert "\x1b" not in ok(run_ctl("jobs")) + ok(run_ctl("stats", "clean_orders")) + ok(
+        run_ctl("jobs", "--json")
+    )
