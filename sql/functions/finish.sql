@@ -94,6 +94,9 @@ BEGIN
             RETURNING a.attempt
         )
         SELECT array_agg(s.attempt) INTO stopped FROM stopping s;
+        -- The claim may have set it aside until then.
+        UPDATE dataflow.work w SET not_before = NULL FROM dataflow.attempt a
+            WHERE a.attempt = ANY (stopped) AND w.jobid = a.jobid AND w.dataid = a.dataid AND w.not_before IS NOT NULL;
     END IF;
     PERFORM pg_advisory_unlock(dataflow._run_lock(a.jobid, a.dataid))
     FROM unnest(accepted || stopped) AS n (attempt) JOIN dataflow.attempt a ON a.attempt = n.attempt
