@@ -13,8 +13,9 @@ MASK = "***"
 _NAMES = ("password", "passwd", "passphrase", "secret", "token", "private_?key", "api_?key", "credential")
 _NAME = rf"(?:[a-z0-9_]*(?:{'|'.join(_NAMES)})|encryptedpass)"
 _SECRET_NAME = re.compile(rf"{_NAME}[a-z0-9_]*", re.IGNORECASE)
-# scheme://user:password@host; greedy, because an unescaped @ may stand in the password.
-_URL_PASSWORD = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*:)\S+(?=@)", re.IGNORECASE)
+# scheme://user:password@host; greedy, because an unescaped @ may stand in the password. It starts where a word does:
+# starting anywhere would take the square of the length of a long one.
+_URL_PASSWORD = re.compile(r"(?P<head>(?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s:/@]*:)\S+(?=@)", re.IGNORECASE)
 # password=x, password='x y', "password": "x": libpq's form, query strings, and dumps of mappings.
 _NAMED_VALUE = re.compile(
     rf"(?P<head>\b{_NAME}[\"']?\s*[=:]\s*)"

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 PIPE_BYTES = 65536
+LINE_BYTES = 8192
 LOG_BYTES = 10 * 1024 * 1024
 TAIL_LINES = 30
 TAIL_LINE_BYTES = 2000
@@ -78,7 +79,7 @@ class Log:
 
     def feed(self, data: bytes) -> None:
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
-        if len(self._unfinished) >= PIPE_BYTES:
+        if len(self._unfinished) >= LINE_BYTES:
             lines.append(self._unfinished)
             self._unfinished = b""
         if lines:
@@ -93,7 +94,13 @@ class Log:
             self._file = None
 
     def _write(self, lines: list[bytes]) -> None:
-        masked = [mask(line.decode("utf-8", "backslashreplace")) for line in lines]
+        # A line that is longer than any person reads is broken.
+        pieces = [
+            line[start : start + LINE_BYTES]
+            for line in lines
+            for start in range(0, len(line) or 1, LINE_BYTES)
+        ]
+        masked = [mask(piece.decode("utf-8", "backslashreplace")) for piece in pieces]
         self.tail.extend(line[:TAIL_LINE_BYTES] for line in masked[-TAIL_LINES:] if line.strip())
         if self._file is None or self.path is None:
             return
@@ -142,7 +149,7 @@ class Child:
             if self._exit is None:
                 signal_session(self.pid, signal.SIGKILL)
             ended = await self.wait()
-        return ended
+        return ended  # noqa: RET504 - inside the scope mypy takes it for one that swallows exceptions
 
     async def _read(self) -> None:
         assert self._process.stdout is not None  # noqa: S101 - it was asked for in spawn

@@ -1,0 +1,132 @@
+"""Children that cannot outlive us, cannot fill the disk, and whose end is known."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from dataflowd import supervise
+from dataflowd.supervise import Log, spawn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ENV = {"PATH": os.environ["PATH"]}
+
+
+def alive(pid: int) -> bool:
+    return supervise.started_at(pid) is not None
+
+
+async def test_an_exit_status_comes_with_usage_and_the_last_lines(tmp_path: Path) -> None:
+    child = spawn(
+        ["sh", "-c", "seq 100; echo password=x >&2; exit 7"], env=ENV, log_path=tmp_path / "a" / "1.log"
+    )
+    ended = await child.wait()
+    assert (ended.code, ended.signal, str(ended)) == (7, None, "exit status 7")
+    assert ended.tail.splitlines()[-2:] == ["100", "password=***"]
+    assert len(ended.tail.splitlines()) == supervise.TAIL_LINES
+    assert ended.usage["exit_code"] == 7
+    assert ended.max_rss > 0
+    assert len((tmp_path / "a" / "1.log").read_text(encoding="utf-8").splitlines()) == 101
+
+
+async def test_a_signal_is_named() -> None:
+    ended = await spawn(["sh", "-c", "kill -SEGV $$"], env=ENV).wait()
+    assert (ended.code, ended.signal) == (None, "SIGSEGV")
+    assert ended.usage["signal"] == "SIGSEGV"
+
+
+async def test_nothing_of_our_environment_is_inherited(tmp_path: Path) -> None:
+    ended = await spawn(["env"], env=ENV | {"dataid": "1"}, log_path=tmp_path / "log").wait()
+    names = {line.partition("=")[0] for line in ended.tail.splitlines()}
+    assert names - {"LC_CTYPE"} == {"PATH", "dataid"}
+
+
+async def test_a_program_that_is_not_there_is_an_exit_status(tmp_path: Path) -> None:
+    ended = await spawn(["no-such-program"], env=ENV, cwd=tmp_path).wait()
+    assert ended.code == 127
+    assert "no-such-program cannot be executed" in ended.tail
+
+
+async def test_what_a_child_leaves_in_its_session_is_killed(tmp_path: Path) -> None:
+    child = spawn(["sh", "-c", f"sleep 60 & echo $! > {tmp_path}/pid; exit 0"], env=ENV)
+    assert (await child.wait()).code == 0
+    assert not alive(int((tmp_path / "pid").read_text(encoding="ascii")))
+
+
+async def test_a_child_that_ignores_sigterm_is_killed_after_the_grace() -> None:
+    child = spawn(["sh", "-c", "trap '' TERM; echo ready; sleep 60; sleep 60"], env=ENV)
+    began = time.monotonic()
+    with anyio.move_on_after(0.5):
+        await child.wait()
+    ended = await child.terminate(0.3)
+    assert ended.signal == "SIGKILL"
+    assert time.monotonic() - began < 5
+    assert await child.wait() == ended
+
+
+async def test_a_child_that_heeds_sigterm_is_not_killed() -> None:
+    child = spawn(["sh", "-c", "trap 'exit 5' TERM; while :; do sleep 0.05; done"], env=ENV)
+    with anyio.move_on_after(0.5):
+        await child.wait()
+    assert (await child.terminate(10)).code == 5
+
+
+def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
+    program = f"""
+import os, signal, time
+from pathlib import Path
+from dataflowd import supervise
+supervise.spawn(["sh", "-c", "echo $$ > {tmp_path}/pid; sleep 60"], env={ENV!r})
+while not (path := Path("{tmp_path}/pid")).exists() or not path.read_text(): time.sleep(0.02)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    parent = subprocess.run([sys.executable, "-c", program], timeout=30, check=False)
+    assert parent.returncode == -signal.SIGKILL
+    pid, deadline = int((tmp_path / "pid").read_text(encoding="ascii")), time.monotonic() + 5
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(pid)
+
+
+def test_a_log_takes_at_most_twice_its_bound(tmp_path: Path) -> None:
+    log = Log(tmp_path / "log", limit=1000)
+    for number in range(1000):
+        log.feed(f"line {number} of many\n".encode())
+    log.close()
+    sizes = [path.stat().st_size for path in sorted(tmp_path.iterdir())]
+    assert len(sizes) == 2
+    assert all(size <= 1000 for size in sizes)
+    assert (tmp_path / "log").read_text(encoding="utf-8").endswith("line 999 of many\n")
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_lines_are_masked_however_they_arrive(tmp_path: Path, size: int) -> None:
+    data = b"start\npassword=hunter2 end\nlast token=abc"
+    log = Log(tmp_path / "log")
+    for start in range(0, len(data), size):
+        log.feed(data[start : start + size])
+    log.close()
+    assert (tmp_path / "log").read_text(encoding="utf-8") == "start\npassword=*** end\nlast token=***\n"
+
+
+async def test_endless_output_without_a_newline_needs_little_memory(tmp_path: Path) -> None:
+    child = spawn(
+        ["sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x"],
+        env=ENV,
+        log_path=tmp_path / "log",
+        log_bytes=100_000,
+    )
+    ended = await child.wait()
+    assert ended.code == 0
+    assert len(ended.tail) <= supervise.TAIL_LINES * (supervise.TAIL_LINE_BYTES + 1)
+    assert ended.seconds < 10
+    assert all(path.stat().st_size <= 100_000 for path in tmp_path.iterdir())  # noqa: ASYNC240 - a few files
