@@ -132,6 +132,11 @@ async def started(link: Link, attempts: Sequence[Attempt]) -> list[int]:
     return [attempt for attempt, is_ours in rows if not is_ours]
 
 
+async def waited(link: Link, attempts: Sequence[int]) -> list[float]:
+    """For how many seconds the runs of these attempts had been ready when they were claimed."""
+    return [row[0] for row in await link.call("daemon_waited", {"attempts": list(attempts)})]
+
+
 async def look(link: Link) -> Look:
     return Look(*(await link.call("daemon_look"))[0])
 

@@ -2,7 +2,7 @@
 
 When a notification says that something was cancelled, and at every poll, the database is asked which of our attempts
 are no longer ours; those are stopped, and then reported as stopped, which lets their runs go. An attempt that has run for
-a moment is reported as started; shorter ones say so in their result.
+a moment is reported as started; shorter ones say so in their result. How long runs had been ready is asked for a sample.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ async def run(state: State) -> None:
         state.cancel.clear()
         try:
             await _tell_started(state)
+            await _measure_waiting(state)
             if was_told or time.monotonic() - asked > state.poll_seconds:
                 await _stop_cancelled(state)
                 asked = time.monotonic()
@@ -52,6 +53,13 @@ async def _stop_cancelled(state: State) -> None:
                 "attempt.cancelled", job=running.attempt.jobid, dataid=running.attempt.dataid, attempt=number
             )
             running.stop("it was cancelled")
+
+
+async def _measure_waiting(state: State) -> None:
+    if state.sample:
+        chosen, state.sample = state.sample, []
+        for seconds in await calls.waited(state.link, chosen):
+            state.metrics.wait_seconds.observe(seconds)
 
 
 async def _tell_started(state: State) -> None:

@@ -26,10 +26,14 @@ if TYPE_CHECKING:
     from dataflowd.attempt import Attempt, Result
     from dataflowd.daemon.state import State
 
+SAMPLE = 20  # of the claims between two looks; all of them if there are fewer
+
 _log = log.logger(__name__)
 
 
 def start(state: State, attempts: Sequence[Attempt]) -> None:
+    if len(state.sample) < SAMPLE:
+        state.sample.extend(attempt.attempt for attempt in attempts[:SAMPLE])
     now = time.monotonic()
     instant = state.engine if isinstance(state.engine, InstantEngine) else None
     for attempt in attempts:

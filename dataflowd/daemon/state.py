@@ -74,6 +74,7 @@ class State:
 
     running: dict[int, Running] = field(default_factory=dict)
     offers: list[Offer] = field(default_factory=list)
+    sample: list[int] = field(default_factory=list)  # attempts whose waiting is to be measured
     failed_runs: set[tuple[str, str]] = field(default_factory=set)
 
     limit: int = 0

@@ -42,7 +42,7 @@ class Metrics:
         )
         self.wait_seconds = Histogram(
             "dataflow_wait_seconds",
-            "From the moment a run is ready to its claim",
+            "From the moment a run is ready to its claim, of a sample",
             buckets=START_BUCKETS,
             registry=registry,
         )

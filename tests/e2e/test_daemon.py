@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -154,7 +155,7 @@ def test_whoever_cancels_or_resubmits_a_running_chunk_stops_its_process(
         eventually(lambda: shop.value("SELECT bool_and(let_go) FROM dataflow.attempt"))
         assert shop.outcomes() == ["CANCELLED"]
     else:
-        eventually(lambda: shop.outcomes() == ["CANCELLED", "DONE"], seconds=10)
+        eventually(lambda: shop.outcomes() == ["CANCELLED", "DONE"], seconds=4)
 
 
 def test_sigterm_lets_attempts_end_and_claims_no_more(
@@ -253,7 +254,7 @@ def test_health_and_metrics(shop: Shop, start_daemon: StartDaemon) -> None:
     assert json.loads(text) | {"ready": True, "database": "up", "listener": "listening"} == json.loads(text)
     assert daemon.get("/health/live")[0] == 200
     assert daemon.get("/elsewhere")[0] == 404
-    eventually(lambda: "outcome=" in daemon.get("/metrics")[1])
+    eventually(lambda: "dataflow_wait_seconds_count 1.0" in daemon.get("/metrics")[1])
     text = daemon.get("/metrics")[1]
     for line in (
         'dataflow_attempts_total{job="work",outcome="DONE"} 1.0',
@@ -262,8 +263,35 @@ def test_health_and_metrics(shop: Shop, start_daemon: StartDaemon) -> None:
         'dataflow_listener{state="listening"} 1.0',
         "dataflow_limit 4.0",
         "dataflow_claim_seconds_count",
+        "dataflow_start_seconds_count 1.0",
+        "dataflow_wait_seconds_count 1.0",
     ):
         assert line in text
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"HTTP/1.1 405 "),
+        (b"hello\r\n\r\n", b"HTTP/1.1 400 "),
+        (b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n", b"HTTP/1.1 400 "),
+        (b"GET /health/live HT", b""),
+    ],
+)
+def test_http_answers_nonsense_shortly(
+    shop: Shop, start_daemon: StartDaemon, request_: bytes, answer: bytes
+) -> None:
+    shop.job("true")
+    daemon = start_daemon()
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as client:
+        client.sendall(request_)
+        got = b""
+        with suppress(ConnectionResetError):
+            while data := client.recv(4096):
+                got += data
+    assert got.startswith(answer)
+    assert bool(got) == bool(answer)
+    assert daemon.get("/health/live")[0] == 200
 
 
 def test_a_port_that_is_taken_stops_the_daemon_with_a_remedy(shop: Shop, start_daemon: StartDaemon) -> None:
