@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import signal
 
+from hypothesis import settings
+
+# A run of the tests tells the same twice; `--hypothesis-profile=explore` looks for what is not known yet.
+settings.register_profile("repeat", derandomize=True, deadline=None, database=None)
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.load_profile("repeat")
+
 pytest_plugins = ["tests.fix_daemon", "tests.fix_leaks", "tests.fix_postgres", "tests.fix_world"]
 
 

@@ -51,7 +51,7 @@ class Daemon:
     @classmethod
     def start(cls, dsn: str, name: str, environment: str = "dev") -> Daemon:
         connection = psycopg.connect(dsn, autocommit=True, application_name=f"dataflowd {name}")
-        register = "SELECT dataflow.register_daemon(%s, 'host', 1, environment => %s)"
+        register = "SELECT dataflow.register_daemon(%s, 'host', 1, '1 hour', %s)"
         try:
             [incarnation] = connection.execute(register, [name, environment]).fetchone() or [None]
         except psycopg.Error:
@@ -325,7 +325,7 @@ def world(dsn: str, connection: psycopg.Connection) -> Iterator[World]:
 
 @pytest.fixture
 def pipeline(world: World) -> World:
-    """raw -> clean_orders -> clean -> sum_orders -> sums."""
+    """Raw -> clean_orders -> clean -> sum_orders -> sums."""
     world.job("clean_orders", "raw", "clean")
     world.job("sum_orders", "clean", "sums")
     return world

@@ -12,7 +12,9 @@ from tests.fix_world import World  # noqa: TC001 - pytest shows the type of a fi
 
 def tick(world: World, until: str) -> list[str]:
     """The periods of `clock` that became READY, in the order in which they were registered."""
-    before = {dataid for [dataid] in world.rows("SELECT dataid FROM dataflow.datastatus WHERE datasetid = 'clock'")}
+    before = {
+        dataid for [dataid] in world.rows("SELECT dataid FROM dataflow.datastatus WHERE datasetid = 'clock'")
+    }
     world.do("SELECT dataflow.tick(%s)", until)
     registered = world.rows(
         "SELECT dataid FROM dataflow.datastatus WHERE datasetid = 'clock' AND status = 'READY' ORDER BY sortkey"
@@ -23,7 +25,12 @@ def tick(world: World, until: str) -> list[str]:
 @pytest.mark.parametrize(
     ("every", "start", "until", "expected"),
     [
-        ("hourly", "2026-01-31 22:00Z", "2026-02-01 01:30Z", ["2026-01-31T22", "2026-01-31T23", "2026-02-01T00"]),
+        (
+            "hourly",
+            "2026-01-31 22:00Z",
+            "2026-02-01 01:30Z",
+            ["2026-01-31T22", "2026-01-31T23", "2026-02-01T00"],
+        ),
         ("daily", "2026-02-27 00:00Z", "2026-03-01 23:00Z", ["2026-02-27", "2026-02-28"]),
         ("weekly", "2026-12-21 00:00Z", "2027-01-11 00:00Z", ["2026-W52", "2026-W53", "2027-W01"]),
         ("monthly", "2025-12-01 00:00Z", "2026-03-01 00:00Z", ["2025-12", "2026-01", "2026-02"]),
@@ -60,7 +67,12 @@ def test_a_period_may_be_ready_when_it_starts(world: World) -> None:
 def test_a_day_ends_at_midnight_in_its_zone(world: World, zone: str, day: str, due: str) -> None:
     world.calendar("clock", "daily", f"{day} 12:00Z", calendar_zone=zone)
     moment = datetime.fromisoformat(due)
-    assert world.value("SELECT dataflow._calendar_due(d, d.calendar_next) FROM dataflow.dataset d WHERE datasetid = 'clock'") == moment
+    assert (
+        world.value(
+            "SELECT dataflow._calendar_due(d, d.calendar_next) FROM dataflow.dataset d WHERE datasetid = 'clock'"
+        )
+        == moment
+    )
     assert tick(world, (moment - timedelta(seconds=1)).isoformat()) == []
     assert tick(world, moment.isoformat()) == [day]
 
@@ -75,9 +87,7 @@ def test_a_year_of_days_has_every_day_once_and_each_starts_at_midnight(world: Wo
     assert world.value(midnight) == "00:00:00"
 
 
-@pytest.mark.parametrize(
-    ("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25), ("2026-06-01", 24)]
-)
+@pytest.mark.parametrize(("day", "hours"), [("2026-03-29", 23), ("2026-10-25", 25), ("2026-06-01", 24)])
 def test_an_hourly_calendar_feeds_a_day_of_any_length(world: World, day: str, hours: int) -> None:
     world.calendar("clock", "hourly", f"{day} 00:00 Europe/Berlin", calendar_zone="Europe/Berlin")
     window = {"kind": "window", "from": "hour", "to": "day", "zone": "Europe/Berlin"}
@@ -116,7 +126,9 @@ def test_two_daemons_may_tick_at_the_same_moment(world: World) -> None:
         two.execute("SELECT dataflow.tick('2026-01-04 00:00Z')")
         one.commit()
         two.commit()
-    assert world.value("SELECT count(*) FROM dataflow.datastatus WHERE datasetid = 'clock' AND version = 1") == 3
+    assert (
+        world.value("SELECT count(*) FROM dataflow.datastatus WHERE datasetid = 'clock' AND version = 1") == 3
+    )
 
 
 def test_a_period_that_somebody_holds_or_registered_stays_as_it_is(world: World) -> None:

@@ -9,6 +9,7 @@ import re
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from functools import cmp_to_key
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
@@ -34,12 +35,7 @@ ZONES = [
 ]
 UNITS = ["hour", "day", "week", "month", "year"]
 # Each example is a mapping in the same database; examples leave nothing behind.
-EXAMPLES = settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+EXAMPLES = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @contextmanager
@@ -81,7 +77,7 @@ def period(unit: str, day: date, hour: int) -> str:
     return {
         "hour": f"{day:%Y-%m-%d}T{hour:02}",
         "day": f"{day:%Y-%m-%d}",
-        "week": "{0:04}-W{1:02}".format(*day.isocalendar()),
+        "week": "{:04}-W{:02}".format(*day.isocalendar()),
         "month": f"{day:%Y-%m}",
         "year": f"{day:%Y}",
     }[unit]
@@ -258,7 +254,7 @@ def test_a_day_has_as_many_hours_as_its_zone_says(world: World, day: date, zone:
         ("UTC", "2026-03-29", 24, "2026-03-29T00", "2026-03-29T23"),
     ],
 )
-def test_the_days_of_23_and_25_hours(  # noqa: PLR0913 - a table
+def test_the_days_of_23_and_25_hours(  # noqa: PLR0913, PLR0917 - a table
     world: World, zone: str, day: str, hours: int, first: str, last: str
 ) -> None:
     with mapped(world, {"kind": "window", "from": "hour", "to": "day", "zone": zone}):
@@ -385,5 +381,5 @@ def test_dataids_sort_as_people_count(connection: psycopg.Connection, names: lis
         "SELECT n, dataflow.sortkey(n) FROM unnest(%s::text[]) AS n", [names]
     ).fetchall()
     ordered = sorted(keys, key=cmp_to_key(lambda a, b: natural(a[0], b[0])))
-    for (one, low), (other, high) in zip(ordered, ordered[1:], strict=False):
+    for (one, low), (other, high) in pairwise(ordered):
         assert (low < high) == (natural(one, other) < 0), (one, other)

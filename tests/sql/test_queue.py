@@ -7,7 +7,7 @@ from collections import Counter
 import psycopg
 import pytest
 
-from tests.fix_world import PLENTY, World  # noqa: TC001 - pytest shows the type of a fixture
+from tests.fix_world import PLENTY, World
 
 DAYS = [f"2026-01-{day:02}" for day in range(1, 31)]
 

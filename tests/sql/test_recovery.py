@@ -12,7 +12,7 @@ DAYS = [f"2026-01-{day:02}" for day in range(1, 6)]
 
 @pytest.fixture
 def made(pipeline: World) -> World:
-    """raw -> clean -> sums -> report, with one wide step: all days of the week make one report."""
+    """Raw -> clean -> sums -> report, with one wide step: all days of the week make one report."""
     pipeline.job("report_orders", {"sums": {"kind": "all", "dataids": DAYS}}, "report")
     pipeline.ready("raw", *DAYS)
     pipeline.daemon().work_off()

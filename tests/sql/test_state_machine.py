@@ -1,0 +1,579 @@
+"""Random histories against a small model: whatever people, daemons and failures do, the rules hold after every step.
+
+The model knows statuses, versions, live attempts and who holds which run's lock, and says from these alone which runs are
+ready. The database has to agree after every step; its queue has to be what a rebuild makes of nothing; and when the
+faults stop, everything that can go on does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.fix_world import Daemon
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.fix_world import Attempt, World
+
+Chunk = tuple[str, str]
+Run = tuple[str, str]
+
+DATAIDS = ["1", "2", "10"]
+SOURCES = ["raw", "rates"]
+DAEMONS = ["alpha", "beta", "gamma"]
+MAX_LOST = 2
+HELD = {"HOLD", "PENDING"}
+
+
+@dataclass(frozen=True)
+class Job:
+    inputs: list[str]
+    outputs: list[str]
+    max_attempts: int = 1
+    max_running: int | None = None
+    strict: bool = False
+    mapping: dict[str, Any] = field(default_factory=lambda: {"kind": "identity"})
+    inputs_of: Callable[[str], list[str]] = lambda run: [run]
+
+
+def with_the_one_before(run: str) -> list[str]:
+    return [run] if run == "0" else [run, str(int(run) - 1)]
+
+
+JOBS = {
+    "clean": Job(["raw"], ["cleaned"], max_attempts=2),
+    "join": Job(["cleaned", "rates"], ["joined", "rejects"]),
+    "ledger": Job(["joined"], ["book"], strict=True),
+    "trend": Job(
+        ["cleaned"],
+        ["trends"],
+        max_running=1,
+        mapping={"kind": "window", "last": 2, "unit": "number"},
+        inputs_of=with_the_one_before,
+    ),
+}
+PRODUCER = {output: name for name, job in JOBS.items() for output in job.outputs}
+DATASETS = [*SOURCES, *PRODUCER]
+CONSUMERS = {dataset: [name for name, job in JOBS.items() if dataset in job.inputs] for dataset in DATASETS}
+
+
+@dataclass
+class Last:
+    """What is known of the last attempt of a run."""
+
+    outcome: str | None = None
+    tries: int = 0
+    lost: int = 0
+    retries: bool = False
+
+
+@dataclass
+class Live:
+    attempt: Attempt
+    daemon: str
+    incarnation: Any
+
+
+class Model:
+    def __init__(self) -> None:
+        self.status: dict[Chunk, str] = {}
+        self.version: dict[Chunk, int] = {}
+        self.held_from: dict[Chunk, str] = {}
+        self.failed_by_hand: set[Chunk] = set()
+        self.last: dict[Run, Last] = {}
+        self.live: dict[Run, Live] = {}
+        self.stopping: dict[Run, Live] = {}  # cancelled; the daemon has not said yet that its runner is gone
+        self.dead: set[Any] = set()  # incarnations whose session is gone, and with it its locks
+        self.ended: list[Live] = []
+
+    def inputs(self, run: Run) -> list[Chunk]:
+        job, dataid = run
+        return [(dataset, each) for dataset in JOBS[job].inputs for each in JOBS[job].inputs_of(dataid)]
+
+    def outputs(self, run: Run) -> list[Chunk]:
+        return [(dataset, run[1]) for dataset in JOBS[run[0]].outputs]
+
+    def consumers(self, chunk: Chunk) -> list[Run]:
+        return [
+            (job, dataid)
+            for job in CONSUMERS[chunk[0]]
+            for dataid in [*DATAIDS, "3", "11"]
+            if chunk in self.inputs((job, dataid))
+        ]
+
+    def runs(self) -> list[Run]:
+        return sorted({run for chunk in self.status for run in self.consumers(chunk)})
+
+    def is_read(self, chunk: Chunk) -> bool:
+        return any(chunk in self.inputs(run) for run in self.live)
+
+    def is_open(self, run: Run) -> bool:
+        """It is known and not READY: what comes later in strict order has to wait for it."""
+        statuses = [self.status[chunk] for chunk in self.outputs(run) if chunk in self.status]
+        if statuses:
+            return max(statuses) != "READY"
+        return any(chunk in self.status for chunk in self.inputs(run))
+
+    def is_writable(self, run: Run, chunk: Chunk) -> bool:
+        status = self.status.get(chunk)
+        if status is None:
+            return True
+        if status == "FAILED" and (chunk in self.failed_by_hand or not self.last_of(run).retries):
+            return False
+        return status in {"RESUBMIT", "FAILED"} and not self.is_read(chunk)
+
+    def is_ready(self, run: Run) -> bool:
+        job, dataid = run
+        return (
+            all(self.status.get(chunk) == "READY" for chunk in self.inputs(run))
+            and all(self.is_writable(run, chunk) for chunk in self.outputs(run))
+            and not (
+                JOBS[job].strict
+                and any(self.is_open((job, earlier)) for earlier in DATAIDS if int(earlier) < int(dataid))
+            )
+        )
+
+    def ready(self) -> set[Run]:
+        return {run for run in self.runs() if self.is_ready(run)}
+
+    def last_of(self, run: Run) -> Last:
+        return self.last.setdefault(run, Last())
+
+    def set(self, chunk: Chunk, status: str) -> None:
+        if status not in HELD:
+            self.failed_by_hand.discard(chunk)
+            self.held_from.pop(chunk, None)
+        self.status[chunk] = status
+
+    def publish(self, chunk: Chunk) -> None:
+        self.version[chunk] = self.version.get(chunk, 0) + 1
+        self.set(chunk, "READY")
+
+    def cancel(self, run: Run) -> None:
+        cancelled = self.live.pop(run)
+        if cancelled.incarnation in self.dead:
+            self.ended.append(cancelled)
+        else:
+            self.stopping[run] = cancelled
+        self.last_of(run).outcome = "CANCELLED"
+        self.last_of(run).retries = False
+
+    def resubmit(self, chunk: Chunk) -> None:
+        """One output; the others of its run follow."""
+        dataset, dataid = chunk
+        if self.status.get(chunk) not in {"RUNNING", "READY", "FAILED"} or dataset in SOURCES:
+            return
+        run = (PRODUCER[dataset], dataid)
+        if run in self.live:
+            self.cancel(run)
+        for output in self.outputs(run):
+            if self.status.get(output) in {"RUNNING", "READY", "FAILED"}:
+                self.set(output, "RESUBMIT")
+
+    def hold(self, chunk: Chunk, status: str = "HOLD") -> None:
+        dataset, dataid = chunk
+        was = self.status.get(chunk)
+        self.status[chunk] = status
+        if was in HELD:
+            return
+        self.held_from[chunk] = "RESUBMIT" if was == "RUNNING" else was or "NONE"
+        if was == "RUNNING":
+            run = (PRODUCER[dataset], dataid)
+            self.cancel(run)
+            for output in self.outputs(run):
+                if self.status.get(output) == "RUNNING":
+                    self.set(output, "RESUBMIT")
+
+    def release(self, chunk: Chunk) -> None:
+        back_to = self.held_from.pop(chunk)
+        if back_to == "NONE":
+            del self.status[chunk]
+        else:
+            self.status[chunk] = back_to
+
+    def fail_by_hand(self, chunk: Chunk) -> None:
+        dataset, dataid = chunk
+        was = self.status.get(chunk)
+        if was in {None, "FAILED"}:
+            return
+        touched = [chunk]
+        if was == "RUNNING":
+            run = (PRODUCER[dataset], dataid)
+            self.cancel(run)
+            touched += [output for output in self.outputs(run) if self.status.get(output) == "RUNNING"]
+        for each in touched:
+            self.set(each, "FAILED")
+            self.failed_by_hand.add(each)
+
+    def ready_by_hand(self, chunk: Chunk) -> None:
+        was = self.status.get(chunk)
+        if was in {None, "READY"}:
+            return
+        if self.held_from.get(chunk) == "READY":
+            self.set(chunk, "READY")
+        else:
+            self.publish(chunk)
+
+
+class Histories(RuleBasedStateMachine):
+    world: World
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model()
+        self.daemons: dict[str, Daemon] = {}
+        self.limits: dict[str, int | None] = {}
+        self.paused: set[str] = set()
+
+    @initialize(arrived=st.sampled_from([[], ["raw"], SOURCES]))
+    def begin(self, arrived: list[str]) -> None:
+        """The jobs stay from example to example, what happened goes."""
+        with self.world.connection.transaction():
+            self.world.do("SET LOCAL session_replication_role = replica")
+            self.world.do("DELETE FROM dataflow.datastatus")
+            self.world.do("DELETE FROM dataflow.manifest")
+            self.world.do("DELETE FROM dataflow.attempt")
+            self.world.do("DELETE FROM dataflow.work")
+            self.world.do("DELETE FROM dataflow.open_run")
+            self.world.do("DELETE FROM dataflow.recheck")
+            self.world.do("DELETE FROM dataflow.event")
+            self.world.do("DELETE FROM dataflow.counter")
+            self.world.do("DELETE FROM dataflow.daemon")
+            self.world.do("DELETE FROM dataflow.control WHERE scope <> 'global'")
+            self.world.do("UPDATE dataflow.control SET concurrency = 6, paused = false")
+        self.limits = {"global": 6, "job:trend": JOBS["trend"].max_running}
+        for name in DAEMONS:
+            self.daemons[name] = Daemon.start(self.world.dsn, name)
+        for dataset in arrived:
+            for dataid in DATAIDS:
+                self.register(dataset, dataid)
+
+    def teardown(self) -> None:
+        try:
+            if self.daemons:
+                self.drain()
+        finally:
+            for daemon in self.daemons.values():
+                daemon.connection.close()
+
+    # What people do
+
+    @rule(dataset=st.sampled_from(SOURCES), dataid=st.sampled_from(DATAIDS))
+    def register(self, dataset: str, dataid: str) -> None:
+        if self.model.status.get((dataset, dataid)) in HELD:
+            with pytest.raises(psycopg.Error, match="cannot be registered"):
+                self.world.ready(dataset, dataid)
+        else:
+            self.world.ready(dataset, dataid)
+            self.model.publish((dataset, dataid))
+
+    @rule(job=st.sampled_from([*JOBS]), dataid=st.sampled_from(DATAIDS), downstream=st.booleans())
+    def resubmit(self, job: str, dataid: str, downstream: bool) -> None:
+        self.world.resubmit(job=job, dataid=dataid, downstream=downstream)
+        statuses = [
+            self.model.status[chunk]
+            for chunk in self.model.outputs((job, dataid))
+            if chunk in self.model.status
+        ]
+        if not statuses or max(statuses) in HELD:
+            return
+        reached, frontier = {(job, dataid)}, [(job, dataid)]
+        while downstream and frontier:
+            run = frontier.pop()
+            for consumer in (
+                each for chunk in self.model.outputs(run) for each in self.model.consumers(chunk)
+            ):
+                known = any(chunk in self.model.status for chunk in self.model.outputs(consumer))
+                if known and consumer not in reached:
+                    reached.add(consumer)
+                    frontier.append(consumer)
+        for run in reached:
+            for chunk in self.model.outputs(run):
+                self.model.resubmit(chunk)
+
+    @rule(
+        dataset=st.sampled_from(DATASETS),
+        dataid=st.sampled_from(DATAIDS),
+        status=st.sampled_from(["RERUN", "HOLD", "PENDING", "ERROR", "COMPLETE"]),
+    )
+    def type_status(self, dataset: str, dataid: str, status: str) -> None:
+        chunk = (dataset, dataid)
+        was = self.model.status.get(chunk)
+        if status == "COMPLETE" and was == "RUNNING":
+            with pytest.raises(psycopg.Error, match="cannot be set to READY by hand"):
+                self.world.set_status(dataset, dataid, status)
+            return
+        self.world.set_status(dataset, dataid, status)
+        if status == "RERUN":
+            self.model.resubmit(chunk)
+        elif status == "ERROR":
+            self.model.fail_by_hand(chunk)
+        elif status == "COMPLETE":
+            self.model.ready_by_hand(chunk)
+        elif was is not None:
+            self.model.hold(chunk, status)
+
+    @rule(dataid=st.sampled_from(DATAIDS))
+    def type_resubmit_of_a_whole_day(self, dataid: str) -> None:
+        self.world.do("UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE dataid = %s", dataid)
+        for dataset in PRODUCER:
+            self.model.resubmit((dataset, dataid))
+
+    @rule(dataset=st.sampled_from(DATASETS), dataid=st.sampled_from(DATAIDS))
+    def hold(self, dataset: str, dataid: str) -> None:
+        self.world.do("SELECT dataflow.hold(%s, %s, 'why not')", dataset, dataid)
+        self.model.hold((dataset, dataid))
+
+    @precondition(lambda self: self.model.held_from)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        chunk = data.draw(st.sampled_from(sorted(self.model.held_from)))
+        self.world.do("SELECT dataflow.release(%s, %s)", *chunk)
+        self.model.release(chunk)
+
+    @precondition(lambda self: self.model.live)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        run = data.draw(st.sampled_from(sorted(self.model.live)))
+        assert self.world.value("SELECT dataflow.cancel(%s, %s)", *run) is True
+        self.model.cancel(run)
+        for chunk in self.model.outputs(run):
+            if self.model.status[chunk] == "RUNNING":
+                self.model.set(chunk, "FAILED")
+
+    @rule(scope=st.sampled_from(["global", *[f"job:{job}" for job in JOBS]]), concurrency=st.integers(0, 5))
+    def limit(self, scope: str, concurrency: int) -> None:
+        self.world.do("SELECT dataflow.set_concurrency(%s, %s)", scope, concurrency)
+        self.limits[scope] = concurrency
+
+    @rule(scope=st.sampled_from(["global", "job:clean", "daemon:alpha"]), paused=st.booleans())
+    def pause(self, scope: str, paused: bool) -> None:
+        self.world.do("SELECT dataflow.pause(%s, %s)", scope, paused)
+        (self.paused.add if paused else self.paused.discard)(scope)
+
+    # What daemons do
+
+    @rule(name=st.sampled_from(DAEMONS), want=st.integers(1, 5))
+    def claim(self, name: str, want: int) -> None:
+        self.world.later()
+        self.take(name, want)
+
+    def take(self, name: str, want: int) -> list[Attempt]:
+        ready, model = self.model.ready(), self.model
+        attempts = self.daemons[name].claim(want)
+        assert not (attempts and {"global", f"daemon:{name}"} & self.paused)
+        for attempt in attempts:
+            run = attempt.run
+            assert run in ready
+            assert run not in model.stopping, "the lock of a cancelled attempt is not let go of"
+            assert f"job:{run[0]}" not in self.paused
+            assert attempt.inputs == {"/".join(chunk): model.version[chunk] for chunk in model.inputs(run)}
+            assert all(model.status[chunk] == "READY" for chunk in model.inputs(run))
+            last = model.last_of(run)
+            statuses = [model.status[chunk] for chunk in model.outputs(run) if chunk in model.status]
+            if last.outcome == "FAILED" and statuses and max(statuses) == "FAILED":
+                last.tries += 1
+            elif last.outcome not in {"LOST", "RETURNED"}:
+                last.tries = 1
+            if last.outcome == "LOST":
+                last.lost = (last.lost + 1) % MAX_LOST
+            elif last.outcome != "RETURNED":
+                last.lost = 0
+            last.outcome, last.retries = None, False
+            model.live[run] = Live(attempt, name, self.daemons[name].incarnation)
+            for chunk in model.outputs(run):
+                model.set(chunk, "RUNNING")
+        if attempts:
+            assert len(attempts) <= want
+            self.assert_within_limits({attempt.job for attempt in attempts})
+        return attempts
+
+    def assert_within_limits(self, claimed: set[str]) -> None:
+        running = [job for job, _ in self.model.live]
+        everywhere = self.limits["global"]
+        assert everywhere is not None
+        assert len(running) <= everywhere
+        for job in claimed:
+            limit = self.limits.get(f"job:{job}")
+            assert limit is None or running.count(job) <= limit
+
+    @precondition(lambda self: self.model.live)
+    @rule(data=st.data(), outcome=st.sampled_from(["DONE", "DONE", "FAILED", "FAILED", "RETURNED"]))
+    def finish(self, data: st.DataObject, outcome: str) -> None:
+        self.end(data.draw(st.sampled_from(sorted(self.model.live))), outcome)
+
+    def end(self, run: Run, outcome: str) -> None:
+        """A daemon that crashed offers the result through the session of its successor: its token is good until rescue."""
+        live = self.model.live[run]
+        verdict = self.daemons[live.daemon].finish(
+            live.attempt, outcome=outcome, code=None if outcome == "DONE" else "BAD"
+        )
+        assert verdict == "accepted"
+        del self.model.live[run]
+        self.model.ended.append(live)
+        last = self.model.last_of(run)
+        last.outcome = outcome
+        last.retries = outcome == "FAILED" and last.tries < JOBS[run[0]].max_attempts
+        for chunk in self.model.outputs(run):
+            if outcome == "DONE":
+                self.model.publish(chunk)
+            else:
+                self.model.set(chunk, "FAILED" if outcome == "FAILED" else "RESUBMIT")
+
+    @precondition(lambda self: self.model.stopping)
+    @rule(data=st.data(), outcome=st.sampled_from(["DONE", "FAILED"]))
+    def cancelled_one_reports(self, data: st.DataObject, outcome: str) -> None:
+        run = data.draw(st.sampled_from(sorted(self.model.stopping)))
+        self.let_go(run, outcome)
+
+    def let_go(self, run: Run, outcome: str) -> None:
+        stopping = self.model.stopping.pop(run)
+        assert self.daemons[stopping.daemon].finish(stopping.attempt, outcome=outcome) == "fenced"
+        self.model.ended.append(stopping)
+
+    @precondition(lambda self: self.model.ended)
+    @rule(data=st.data(), name=st.sampled_from(DAEMONS))
+    def zombie_finishes(self, data: st.DataObject, name: str) -> None:
+        zombie = self.model.ended[data.draw(st.integers(0, len(self.model.ended) - 1))]
+        assert self.daemons[name].finish(zombie.attempt) == "fenced"
+
+    @rule(name=st.sampled_from(DAEMONS))
+    def crash_and_start_again(self, name: str) -> None:
+        self.daemons[name].crash()
+        self.model.dead.add(self.daemons[name].incarnation)
+        self.daemons[name] = Daemon.start(self.world.dsn, name)
+        for run in [run for run, stopping in self.model.stopping.items() if stopping.daemon == name]:
+            self.model.ended.append(self.model.stopping.pop(run))
+
+    @rule(name=st.sampled_from(DAEMONS))
+    def lose_the_connection(self, name: str) -> None:
+        daemon = self.daemons[name]
+        daemon.disconnect()
+        own = [
+            live.attempt.attempt
+            for live in self.model.live.values()
+            if (live.daemon, live.incarnation) == (name, daemon.incarnation)
+        ]
+        assert daemon.reconnect() == sorted(own)
+
+    @rule()
+    def rescue(self) -> None:
+        orphans = {run: live for run, live in self.model.live.items() if live.incarnation in self.model.dead}
+        rescued = self.world.rows("SELECT jobid, dataid FROM dataflow.rescue()")
+        assert {(job, dataid) for job, dataid in rescued} == set(orphans)
+        for run, live in orphans.items():
+            del self.model.live[run]
+            self.model.ended.append(live)
+            last = self.model.last_of(run)
+            last.outcome = "LOST"
+            for chunk in self.model.outputs(run):
+                self.model.set(chunk, "FAILED" if last.lost + 1 >= MAX_LOST else "RESUBMIT")
+
+    # What holds after every step
+
+    @invariant()
+    def the_database_says_what_the_model_says(self) -> None:
+        if not self.daemons:
+            return
+        stored = self.world.rows(
+            "SELECT datasetid, dataid, status, version FROM dataflow.datastatus WHERE locktype = 'OUT'"
+        )
+        assert {(dataset, dataid): status for dataset, dataid, status, _ in stored} == self.model.status
+        for dataset, dataid, _, version in stored:
+            assert version == self.model.version.get((dataset, dataid), 0)
+        live = self.world.rows("SELECT jobid, dataid, attempt FROM dataflow.attempt WHERE ended IS NULL")
+        assert {(job, dataid): attempt for job, dataid, attempt in live} == {
+            run: each.attempt.attempt for run, each in self.model.live.items()
+        }
+        assert len(live) == len(self.model.live), "two live attempts for one run"
+
+    @invariant()
+    def only_live_attempts_hold_their_inputs(self) -> None:
+        if not self.daemons:
+            return
+        reading = self.world.rows(
+            "SELECT jobid, run, datasetid, dataid FROM dataflow.datastatus WHERE locktype = 'IN' AND status = 'RUNNING'"
+        )
+        assert {((job, run), (dataset, dataid)) for job, run, dataset, dataid in reading} == {
+            (run, chunk) for run in self.model.live for chunk in self.model.inputs(run)
+        }
+
+    @invariant()
+    def everything_published_was_published_by_a_live_token(self) -> None:
+        if not self.daemons:
+            return
+        assert (
+            self.world.rows(
+                "SELECT FROM dataflow.manifest m JOIN dataflow.attempt a USING (attempt) WHERE a.outcome IS DISTINCT FROM 'DONE'"
+            )
+            == []
+        )
+
+    @invariant()
+    def the_queue_is_what_a_rebuild_makes_of_nothing(self) -> None:
+        if not self.daemons:
+            return
+        self.world.do("SELECT dataflow.settle()")
+        queue = self.world.queue()
+        assert queue == self.model.ready()
+        assert queue == self.world.rebuilt_queue()
+
+    def drain(self) -> None:
+        """The faults stop: whatever can go on does, and nothing is left running or waiting."""
+        for scope in sorted({*self.limits, *self.paused}):
+            self.world.do("SELECT dataflow.set_concurrency(%s, 100)", scope)
+            self.world.do("SELECT dataflow.pause(%s, false)", scope)
+            self.limits[scope] = 100
+        self.paused.clear()
+        for run in list(self.model.stopping):
+            self.let_go(run, "DONE")
+        self.rescue()
+        for run in list(self.model.live):
+            self.end(run, "DONE")
+        idle = 0
+        while idle < len(DAEMONS):
+            self.world.later()
+            attempts = self.take(DAEMONS[idle], 100)
+            for attempt in attempts:
+                self.end(attempt.run, "DONE")
+            idle = 0 if attempts else idle + 1
+        assert self.world.queue() == self.model.ready() == set()
+        assert "RUNNING" not in self.model.status.values()
+        self.the_database_says_what_the_model_says()
+
+
+def test_random_histories_keep_the_rules(world: World) -> None:
+    for name, job in JOBS.items():
+        world.job(
+            name,
+            {dataset: job.mapping for dataset in job.inputs},
+            job.outputs,
+            max_attempts=job.max_attempts,
+            max_running=job.max_running,
+            max_lost=MAX_LOST,
+            strict_order=job.strict,
+        )
+    run_state_machine_as_test(
+        type("HistoriesOfThisWorld", (Histories,), {"world": world}),
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            phases=set(Phase) - {Phase.explain},
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
