@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import anyio
 import psycopg
 
-from dataflowd import log, supervise
+from dataflowd import db, log, supervise
 from dataflowd.attempt import returned
 from dataflowd.daemon import calls, pool
 from dataflowd.daemon.link import LostLinkError, backoff
@@ -114,7 +114,8 @@ async def _restore(state: State) -> None:
 async def _begin_again(state: State) -> None:
     """Another process bears our name, or somebody stopped us: whatever we ran is no longer ours.
 
-    The old session keeps its locks until the last attempt has stopped, so that nobody starts a run beside it.
+    The old session keeps its locks until the last attempt has stopped, so that nobody starts a run beside it. If the
+    other process is alive, the name is its own, and this daemon ends.
     """
     _log.error("lease.lost", attempts=len(state.running))
     pool.stop_all(state, "the daemon's lease was lost")
@@ -123,7 +124,12 @@ async def _begin_again(state: State) -> None:
             await anyio.sleep(STOPPED_POLL_SECONDS)
     await state.claims.link.close()
     await state.claims.link.open()
-    await _register(state)
+    try:
+        await _register(state)
+    except psycopg.Error as error:
+        if error.sqlstate == db.SQLSTATE_REFUSED:
+            raise db.translate(error) from error
+        raise
     state.work.set()
     state.results.set()
 

@@ -64,7 +64,7 @@ class Link:
         """Raises what psycopg raises, or TimeoutError."""
         if self._connection is None:
             self._connection = await connect(
-                self._settings, self._address(), self._application, seconds=self._statement_seconds
+                self._settings, self._address, self._application, seconds=self._statement_seconds
             )
 
     async def call(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
@@ -100,9 +100,11 @@ def is_good(connection: psycopg.AsyncConnection[Any]) -> bool:
 
 
 async def connect(
-    settings: Settings, address: str, application: str, *, seconds: float
+    settings: Settings, address: Callable[[], str], application: str, *, seconds: float
 ) -> psycopg.AsyncConnection[Row]:
-    parameters = db.parameters(address, settings, application)
+    # An embedded server that is down is started, which takes a while: the loop goes on meanwhile.
+    found = await anyio.to_thread.run_sync(address)
+    parameters = db.parameters(found, settings, application)
     options = f"{parameters['options']} {SERVER_KEEPALIVE} -c statement_timeout={int(seconds * 1000)}"
     parameters |= {"options": options, "tcp_user_timeout": USER_TIMEOUT_MILLISECONDS}
     with anyio.fail_after(settings.connect_timeout + ANSWER_SECONDS):

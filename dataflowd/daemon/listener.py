@@ -36,7 +36,7 @@ async def run(state: State, address: Callable[[], str]) -> None:
     while True:
         try:
             connection = await links.connect(
-                state.settings, address(), f"dataflowd {state.name} listener", seconds=ANSWER_SECONDS
+                state.settings, address, f"dataflowd {state.name} listener", seconds=ANSWER_SECONDS
             )
             try:
                 failures = 0

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from dataflowd.daemon.state import State
 
 CLAIM_AT_MOST = 256
-AFTER_ERROR_SECONDS = 0.2
 ONCE_PATIENCE = 6  # fruitless turns, each twice as late as the one before
 
 _log = log.logger(__name__)
@@ -52,7 +51,7 @@ async def _turn(state: State, fruitless: int) -> tuple[int, float]:
         if error.sqlstate == db.SQLSTATE_REFUSED:
             state.lease.set()
         _log.warning("claim.failed", error=str(error).strip(), sqlstate=error.sqlstate)
-        return 0, AFTER_ERROR_SECONDS
+        return 0, backoff(fruitless, most=state.settings.poll)
 
 
 async def _claim(state: State) -> int:

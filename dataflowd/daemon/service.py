@@ -48,6 +48,8 @@ DRAIN_SAY_SECONDS = 5.0
 STOP_SECONDS = 30.0  # for stopped attempts to be gone and told
 FAREWELL_SECONDS = 5.0
 SHOWN = 10
+# What the database or the outside was told at the start holds until a restart.
+FIXED = ("dsn", "daemon_name", "environment", "engine", "lease", "http_host", "http_port")
 
 _log = log.logger(__name__)
 
@@ -169,7 +171,8 @@ async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
     systemd.notify_reloading()
     try:
         if reload is not None:
-            state.settings = reload()
+            fixed = {name: getattr(state.settings, name) for name in FIXED}
+            state.settings = reload().model_copy(update=fixed)
         await state.engine.reload()
     except DataflowError as error:
         _log.error("daemon.reload_failed", error=error.message, remedy=error.remedy)
@@ -225,7 +228,8 @@ async def _until_empty(state: State) -> None:
 async def _farewell(state: State) -> None:
     """Nothing runs any more; what the database was not told, others will find out."""
     pool.stop_all(state, "the daemon stopped")
-    await state.engine.close()
+    with anyio.move_on_after(STOP_SECONDS):
+        await state.engine.close()
     with anyio.move_on_after(FAREWELL_SECONDS):
         try:
             if state.claims.link.is_up:

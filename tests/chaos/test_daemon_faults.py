@@ -250,6 +250,38 @@ def test_a_daemon_that_cannot_prove_its_claims_stops_them_before_its_lease_ends(
     assert shop.outcomes()[0] in {"RETURNED", "LOST"}
 
 
+def test_a_daemon_whose_name_was_taken_and_given_up_again_stops_its_attempts_and_begins_again(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    daemon = start_daemon(env=NO_POLL | SHORT_LEASE)
+    shop.ready(1)
+    [child] = eventually(lambda: pids(tmp_path))
+    shop.connection.execute("UPDATE dataflow.daemon SET incarnation = gen_random_uuid()")
+    daemon.said("lease.lost")
+    eventually(lambda: not alive(child))
+    (tmp_path / "go").touch()
+    eventually(lambda: shop.count("READY") == 1)
+    assert shop.outcomes()[0] in {"RETURNED", "LOST"}
+
+
+def test_a_daemon_whose_name_another_bears_ends(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    daemon = start_daemon(env=NO_POLL | SHORT_LEASE)
+    shop.ready(1)
+    [child] = eventually(lambda: pids(tmp_path))
+    shop.connection.execute(
+        "UPDATE dataflow.daemon SET incarnation = gen_random_uuid(), session_pid = pg_backend_pid(),"
+        " lease_until = now() + interval '1 hour'"
+    )
+    assert daemon.ended() == 8
+    assert not alive(child)
+    [died] = daemon.events("service.died")
+    assert died["service"] == "leases"
+
+
 def test_a_slow_network_slows_down_and_breaks_nothing(
     shop: Shop, start_daemon: StartDaemon, wire: Relay
 ) -> None:
