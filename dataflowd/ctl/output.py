@@ -61,18 +61,18 @@ def say_json(value: Any) -> None:
 
 def mark(state: State) -> str:
     """A tick or a cross: coloured on a terminal only, in ASCII where the locale knows no other."""
-    return _coloured((_MARKS if unicode_output() else _ASCII_MARKS)[state], _COLOURS[state])
+    return coloured((_MARKS if unicode_output() else _ASCII_MARKS)[state], _COLOURS[state])
 
 
 def bold(text: str) -> str:
-    return _coloured(text, "\x1b[1m")
+    return coloured(text, "\x1b[1m")
 
 
 def unicode_output() -> bool:
     return (sys.stdout.encoding or "ascii").lower().replace("-", "") == "utf8"
 
 
-def _coloured(text: str, colour: str) -> str:
+def coloured(text: str, colour: str) -> str:
     return f"{colour}{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 

@@ -72,18 +72,18 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
         as_json(page)
         return
     table(
-        ["dataid", "status", "job", "rows", "size", "version", "modified", "code", "stale", "reason"],
+        ["dataid", "status", "version", "rows", "size", "code", "modified", "stale", "job", "reason"],
         [
             [
                 row["dataid"],
                 row["status"] if row["validated"] else f"{row['status']} (not validated)",
-                row["jobid"],
+                row["version"],
                 row["rows"],
                 size(row["bytes"]),
-                row["version"],
-                row["modified"],
                 row["code"] or (row["code_hash"] or "")[:HASH_SHOWN] or None,
+                row["modified"],
                 row["stale"],
+                row["jobid"],
                 first_line(row["reason"]),
             ]
             for row in page
@@ -132,17 +132,17 @@ def runs(  # noqa: PLR0913
         as_json(found)
         return
     table(
-        ["job", "dataid", "attempt", "status", "claimed", "took", "daemon", "code", "error"],
+        ["job", "dataid", "status", "code", "attempt", "claimed", "took", "daemon", "error"],
         [
             [
                 row["jobid"],
                 row["dataid"],
-                row["number"],
                 row["status"],
+                row["code"],
+                row["number"],
                 row["claimed"],
                 duration(row["seconds"]),
                 row["daemon"],
-                row["code"],
                 first_line(row["error"]),
             ]
             for row in found
@@ -167,17 +167,17 @@ def attempts(
         say(f"{job} was never tried on {dataid}; `dataflowctl why {job} {dataid}` says why")
         return
     table(
-        ["attempt", "status", "claimed", "took", "daemon", "host", "code", "checks", "error"],
+        ["attempt", "status", "code", "claimed", "took", "checks", "daemon", "host", "error"],
         [
             [
                 row["number"],
                 row["status"] + (" (forced)" if row["forced"] else ""),
+                row["code"],
                 row["claimed"],
                 duration(row["seconds"]),
+                _checks(row["checks"]),
                 row["daemon"],
                 row["hostname"],
-                row["code"],
-                _checks(row["checks"]),
                 first_line(row["error"]),
             ]
             for row in found
@@ -207,16 +207,16 @@ def history(
         say(f"nothing ever happened to {job} on {dataid}")
         return
     table(
-        ["at", "who", "with", "what", "chunk of", "why"],
+        ["at", "what", "chunk of", "who", "with", "why"],
         [
             [
                 row["at"],
-                row["actor"],
-                row["application"],
                 f"{row['from_status'] or 'nothing'} -> {row['to_status'] or 'nothing'}"
                 if row["kind"] == "status"
                 else row["kind"],
                 row["datasetid"],
+                row["actor"],
+                row["application"] or None,
                 ": ".join(filter(None, (row["code"], first_line(row["reason"])))),
             ]
             for row in found

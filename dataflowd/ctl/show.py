@@ -1,12 +1,13 @@
 """How answers look: tables, JSON, times, sizes, questions to the person, and a sign of life for what takes long.
 
-On a terminal Rich fits a table to the width and colours statuses; elsewhere the same cells are aligned and nothing is
-coloured, folded or cut, so that other programs can read them. Text from the database is masked and escaped.
+On a terminal a table is fitted to the width and statuses are coloured; elsewhere the same cells are aligned and nothing
+is coloured, left out or cut, so that other programs can read them. Text from the database is masked and escaped.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import threading
 from contextlib import contextmanager
@@ -16,24 +17,30 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dataflowd.ctl.output import columns, say, say_json
+from dataflowd.ctl.output import bold, coloured, columns, say, say_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+GREEN, CYAN, RED, YELLOW, MAGENTA = (f"\x1b[{number}m" for number in (32, 36, 31, 33, 35))
 STYLES = {
-    "READY": "green",
-    "DONE": "green",
-    "ALIVE": "green",
-    "RUNNING": "cyan",
-    "FAILED": "red",
-    "LOST": "red",
-    "CANCELLED": "magenta",
-    "RESUBMIT": "yellow",
-    "HOLD": "magenta",
-    "PENDING": "magenta",
-    "PAUSED": "yellow",
+    "READY": GREEN,
+    "DONE": GREEN,
+    "ALIVE": GREEN,
+    "RUNNING": CYAN,
+    "FAILED": RED,
+    "LOST": RED,
+    "CANCELLED": MAGENTA,
+    "RESUBMIT": YELLOW,
+    "HOLD": MAGENTA,
+    "PENDING": MAGENTA,
+    "PAUSED": YELLOW,
 }
+# Columns that hold sentences; always the last.
+FREE_TEXT = {"error", "reason", "why", "description", "place"}
+LEAST_TEXT = 16
+GAP = "  "
+CUT = "..."
 PREVIEWED = 20
 WHOLE_COLUMNS = 2
 SIGN_OF_LIFE_SECONDS = 1.0
@@ -108,42 +115,48 @@ def counted(number: int, thing: str) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Numbers stand to the right; the rest to the left."""
+    """Aligned; on a terminal fitted to its width, with numbers to the right and statuses in colour."""
     found = [list(row) for row in rows]
     cells = [[cell(value) for value in row] for row in found]
-    if on_terminal():
-        _draw(headers, cells, [_is_numeric(row[place] for row in found) for place in range(len(headers))])
+    if not on_terminal():
+        for line in columns([list(headers), *cells]):
+            say(line)
         return
-    for line in columns([list(headers), *cells]):
-        say(line)
-
-
-def _is_numeric(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, int | float | None) for value in values)
-
-
-def _draw(headers: Sequence[str], cells: list[list[str]], numeric: list[bool]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # Where space is short, a column that says nothing is the first to go; what a row is about stays whole.
-    places = [
-        place
-        for place in range(len(headers))
-        if place < WHOLE_COLUMNS or any(row[place] not in ("-", "") for row in cells)
-    ]
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for place in places:
-        drawn.add_column(
-            headers[place],
-            justify="right" if numeric[place] else "left",
-            overflow="fold",
-            no_wrap=place < WHOLE_COLUMNS,
-        )
+    shown, widths = fit(headers, cells, shutil.get_terminal_size().columns)
+    is_number = {place: all(isinstance(row[place], int | float | None) for row in found) for place in shown}
+    say(bold(_line([headers[place] for place in shown], [is_number[place] for place in shown], widths)))
     for row in cells:
-        drawn.add_row(*(Text(row[place], style=STYLES.get(row[place], "")) for place in places))
-    Console(highlight=False, emoji=False).print(drawn)
+        say(_line([row[place] for place in shown], [is_number[place] for place in shown], widths))
+    if left_out := [header for place, header in enumerate(headers) if place not in shown]:
+        say(f"(left out for want of space: {', '.join(left_out)}; --json has all)")
+
+
+def fit(headers: Sequence[str], cells: list[list[str]], width: int) -> tuple[list[int], list[int]]:
+    """Which columns stand in so narrow a place, and how wide each.
+
+    What a row is about stands first and stays. Free text at the end gives way first, then the columns before it.
+    """
+    widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
+    shown = list(range(len(headers)))
+    ends_in_text = headers[-1] in FREE_TEXT
+
+    def needed() -> int:
+        text = min(widths[-1], LEAST_TEXT) if ends_in_text else widths[shown[-1]]
+        return sum(widths[place] + len(GAP) for place in shown[:-1]) + text
+
+    while needed() > width and len(shown) > WHOLE_COLUMNS:
+        shown.pop(-2 if ends_in_text and len(shown) > WHOLE_COLUMNS + 1 else -1)
+    room = width - sum(widths[place] + len(GAP) for place in shown[:-1])
+    return shown, [*(widths[place] for place in shown[:-1]), max(1, min(widths[shown[-1]], room))]
+
+
+def _line(texts: list[str], numeric: list[bool], widths: list[int]) -> str:
+    drawn = []
+    for text, is_number, width in zip(texts, numeric, widths, strict=True):
+        short = text if len(text) <= width else text[: max(0, width - len(CUT))] + CUT
+        padded = short.rjust(width) if is_number else short.ljust(width)
+        drawn.append(coloured(padded, STYLES[text]) if text in STYLES else padded)
+    return GAP.join(drawn).rstrip()
 
 
 def as_json(value: Any) -> None:

@@ -134,9 +134,8 @@ def assert_shape(value: dict[str, Any], keys: dict[str, str]) -> None:
         is_optional = expected.endswith("?")
         if is_optional and value[key] is None:
             continue
-        found = value[key]
         wanted = TYPES[expected.rstrip("?")]
-        assert isinstance(found, wanted), f"{key} is no {expected}: {found!r}"
-        assert expected.startswith("boolean") or not isinstance(found, bool), key
-        for member in found if members else ():
+        assert isinstance(value[key], wanted), f"{key} is no {expected}: {value[key]!r}"
+        assert expected.startswith("boolean") or not isinstance(value[key], bool), key
+        for member in value[key] if members else ():
             assert sorted(member) == sorted(members.strip("{}").split(", ")), key

@@ -320,6 +320,6 @@ def test_a_reader_may_look_and_not_act(
             assert refused.returncode == EXIT["NOT_ALLOWED"], (act, refused.stdout, refused.stderr)
             assert "dataflow_operator" in refused.stderr
     finally:
-        server.execute(sql.SQL("DROP ROLE watcher"))
+        server.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier("watcher")))
     assert list(statuses(connection).values()).count("FAILED") == 2
     assert daemon.name
