@@ -44,7 +44,9 @@ def run(place: Place) -> Iterator[Result]:
             started = time.perf_counter()
             connection.execute(FILL_BARE)
             limits.append(chunks / (time.perf_counter() - started))
-        say(f"register: round {number + 1} of {ROUNDS}")
+        say(
+            f"register: round {number + 1} of {ROUNDS}: {rates[-1]:.0f} chunks/s, bare {limits[-1]:.0f} rows/s"
+        )
     case = f"{chunks} chunks"
     yield Result(
         BENCH,
