@@ -72,15 +72,15 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
         as_json(page)
         return
     table(
-        ["dataid", "status", "version", "rows", "size", "code", "modified", "stale", "job", "reason"],
+        ["dataid", "status", "code", "version", "rows", "size", "modified", "stale", "job", "reason"],
         [
             [
                 row["dataid"],
                 row["status"] if row["validated"] else f"{row['status']} (not validated)",
+                row["code"] or (row["code_hash"] or "")[:HASH_SHOWN] or None,
                 row["version"],
                 row["rows"],
                 size(row["bytes"]),
-                row["code"] or (row["code_hash"] or "")[:HASH_SHOWN] or None,
                 row["modified"],
                 row["stale"],
                 row["jobid"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import textwrap
 import threading
 from contextlib import contextmanager
 from datetime import datetime
@@ -122,13 +123,15 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         for line in columns([list(headers), *cells]):
             say(line)
         return
-    shown, widths = fit(headers, cells, shutil.get_terminal_size().columns)
+    width = shutil.get_terminal_size().columns
+    shown, widths = fit(headers, cells, width)
     is_number = {place: all(isinstance(row[place], int | float | None) for row in found) for place in shown}
     say(bold(_line([headers[place] for place in shown], [is_number[place] for place in shown], widths)))
     for row in cells:
         say(_line([row[place] for place in shown], [is_number[place] for place in shown], widths))
     if left_out := [header for place, header in enumerate(headers) if place not in shown]:
-        say(f"(left out for want of space: {', '.join(left_out)}; --json has all)")
+        note = f"(left out for want of space: {', '.join(left_out)}; --json has all)"
+        say(textwrap.fill(note, width, break_on_hyphens=False))
 
 
 def fit(headers: Sequence[str], cells: list[list[str]], width: int) -> tuple[list[int], list[int]]:

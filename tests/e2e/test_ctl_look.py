@@ -65,6 +65,13 @@ def test_the_command_table_and_the_modules_agree(run_ctl: RunCtl) -> None:
     assert all(key in shown for key in KEYS["chunks"].keys)
 
 
+def test_every_command_stands_in_readme() -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    for names in COMMANDS.values():
+        for name in names:
+            assert re.search(rf"(`|dataflowctl ){name}\b", readme), name
+
+
 def test_no_arguments_say_what_to_do_first(run_ctl: RunCtl) -> None:
     result = run_ctl()
     assert result.returncode == EXIT["USAGE"]
