@@ -1,4 +1,4 @@
-"""The engine for Spark: attempts run in warm runners, keyed by flow, code and Spark configuration.
+"""The engine for Spark: attempts run in warm runners, keyed by flow, its code and the job's Spark configuration.
 
 A runner takes `slots` attempts side by side and `reuse` in all, then it is replaced; also when it is old, its heap is
 full, it does not answer, or job code has left threads in it. `reuse = 1` is a real spark-submit for each attempt. At
@@ -75,7 +75,7 @@ class SparkEngine:
         if order is None:
             return returned(attempt, "the claim was lost before the job began")
         run = (attempt.jobid, attempt.dataid)
-        runner = await self._acquire(self._key(flow, job, order), job, alone=run in self._suspects)
+        runner = await self._acquire(self._key(flow, job), job, alone=run in self._suspects)
         try:
             result = await self._execute(runner, attempt, order, on_start)
         finally:
@@ -138,8 +138,11 @@ class SparkEngine:
             }
         )
 
-    def _key(self, flow: Flow, job: Job, order: Order) -> tuple[Any, ...]:
-        return flow.name, str(flow.directory), order.code_hash, tuple(sorted(job.spark.items()))
+    def _key(self, flow: Flow, job: Job) -> tuple[Any, ...]:
+        """All jobs of a flow share its runners, so the code is that of all of them. A SQL file is read anew each time."""
+        modules = [_references(flow, one) for one in flow.jobs.values()]
+        code = codehash.of_python([name for names in modules for name in names], flow.directory)
+        return flow.name, str(flow.directory), code, tuple(sorted(job.spark.items()))
 
     async def _acquire(self, key: tuple[Any, ...], job: Job, *, alone: bool) -> Runner:
         """A place in a runner of this key; a new one, or another's place, when there is none."""
@@ -300,9 +303,14 @@ class SparkEngine:
 def _code_hash(flow: Flow, job: Job) -> str:
     if job.kind == "sql":
         return codehash.of_sql(str(job.code), flow.directory)
-    checks = [check["function"] for name in job.outputs for check in flow.datasets[name].custom_checks]
-    own = [check["function"] for check in job.custom_checks]
-    return codehash.of_python([str(job.code), *checks, *own], flow.directory)
+    return codehash.of_python(_references(flow, job), flow.directory)
+
+
+def _references(flow: Flow, job: Job) -> list[str]:
+    """The functions that a job names: its own, and its custom checks."""
+    own = [str(job.code)] if job.kind == "python" else []
+    outputs = [check["function"] for name in job.outputs for check in flow.datasets[name].custom_checks]
+    return [*own, *outputs, *(check["function"] for check in job.custom_checks)]
 
 
 def _remove_leftovers(settings: Settings) -> None:

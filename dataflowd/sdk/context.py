@@ -173,7 +173,7 @@ class Context:
         condition = F.expr(unless) if isinstance(unless, str) else unless
         is_bad = ~F.coalesce(condition, F.lit(False))
         said = reason or (f"not {unless}" if isinstance(unless, str) else "the condition does not hold")
-        found, passed = sieves.sieve(
+        found, good = sieves.sieve(
             frame,
             name=self._free_name(reason or "quarantine"),
             is_bad=is_bad,
@@ -182,7 +182,7 @@ class Context:
             item=F.col(declared_checks.quoted(item)) if isinstance(item, str) else item,
         )
         self._sieves.append(found)
-        return passed.where(~is_bad)
+        return good
 
     def write(self, name: str, frame: DataFrame) -> None:
         """Writes an output, once, and observes its checks on the way."""
@@ -278,20 +278,18 @@ class Context:
     def _without_broken(self, source: Input, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-        corrupt = F.col(formats.CORRUPT_COLUMN)
-        found, passed = sieves.sieve(
+        found, good = sieves.sieve(
             frame,
             name=f"read {source.name}",
-            is_bad=corrupt.isNotNull(),
+            is_bad=F.col(formats.CORRUPT_COLUMN).isNotNull(),
             code="MALFORMED",
             reason=f"does not fit the schema of {source.name}",
-            item=None,
-            record=corrupt,
+            record=formats.CORRUPT_COLUMN,
         )
         self._sieves.append(found)
         if source.rows is None:
             self._counts[source.name] = found.watch
-        return passed.where(corrupt.isNull()).drop(formats.CORRUPT_COLUMN)
+        return good.drop(formats.CORRUPT_COLUMN)
 
     def _must_count(self, source: Input) -> bool:
         compared = (output.dataset.checks.get("row_count", {}) for output in self.order.outputs.values())

@@ -24,6 +24,8 @@ KEPT = 10_000
 RECORD_CHARACTERS = 4000
 ITEM_CHARACTERS = 200
 FILE_COLUMN = "_dataflow_file"
+BAD_COLUMN = "_dataflow_bad"
+ITEM_COLUMN = "_dataflow_item"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Sieve:
     def seen(self) -> Seen:
         values = self.watch.values()
         kept = [
-            Bad(row["item"], self.code, row["reason"], row.get("record", ""), row.get("source"))
+            Bad(row["item"], self.code, self.reason, row.get("record", ""), row.get("source"))
             for row in json.loads(values["kept"] or "[]")
         ]
         return Seen(self.name, int(values["rows"]), int(values["bad"]), tuple(kept))
@@ -72,49 +74,53 @@ def sieve(  # noqa: PLR0913 - all that is known about a bad record
     is_bad: Column,
     code: str,
     reason: str,
-    item: Column | None,
-    record: Column | None = None,
+    item: Column | None = None,
+    record: str | None = None,
 ) -> tuple[Sieve, DataFrame]:
-    """The sieve, and the frame in which all rows pass it; the caller keeps the good ones."""
+    """The sieve, and the rows that are not bad. `record`: the column that holds a bad row as it was, if there is one.
+
+    The aggregates are written as text: each is one call into the JVM then, where building them takes dozens.
+    """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    columns = frame.columns
-    with_file = _with_file(frame)
-    whole = F.to_json(F.struct(*[F.col(quoted(column)) for column in columns]))
-    shown = F.left(record if record is not None else whole, F.lit(RECORD_CHARACTERS))
+    whole = f"to_json(struct({', '.join(map(quoted, frame.columns))}))"
+    marks = [is_bad.alias(BAD_COLUMN)] + ([] if item is None else [item.cast("string").alias(ITEM_COLUMN)])
+    marked = _marked(frame, marks)
+    source = FILE_COLUMN if FILE_COLUMN in marked.columns else "CAST(NULL AS string)"
     # Without a name of its own a record goes by its content.
-    itself = F.hex(F.xxhash64(whole)) if item is None else F.coalesce(item.cast("string"), F.lit("NULL"))
-    source = F.col(FILE_COLUMN) if FILE_COLUMN in with_file.columns else F.lit(None).cast("string")
-    kept = F.struct(
-        F.left(itself, F.lit(ITEM_CHARACTERS)).alias("item"),
-        F.lit(reason).alias("reason"),
-        shown.alias("record"),
-        source.alias("source"),
+    itself = f"hex(xxhash64({whole}))" if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
+    shown = whole if record is None else record
+    kept = (
+        f"struct(left({itself}, {ITEM_CHARACTERS}) AS item, left({shown}, {RECORD_CHARACTERS}) AS record, "
+        f"{source} AS source)"
     )
-    order = F.when(is_bad, F.xxhash64(whole))
     watch = Watch(
-        with_file,
+        marked,
         [
-            F.count(F.lit(1)).alias("rows"),
-            F.count_if(is_bad).alias("bad"),
-            # As text: ten thousand structures would be pickled one by one.
-            F.to_json(F.min_by(F.when(is_bad, kept), order, KEPT)).alias("kept"),
+            F.expr("count(1) AS rows"),
+            F.expr(f"count_if({BAD_COLUMN}) AS bad"),
+            # As one string: ten thousand structures would be pickled one by one.
+            F.expr(
+                f"to_json(min_by(CASE WHEN {BAD_COLUMN} THEN {kept} END, "
+                f"CASE WHEN {BAD_COLUMN} THEN xxhash64({whole}) END, {KEPT})) AS kept"
+            ),
         ],
     )
-    passed = watch.frame.drop(FILE_COLUMN)
-    return Sieve(name, code, reason, watch), passed
+    good = watch.frame.where(f"NOT {BAD_COLUMN}").drop(FILE_COLUMN, BAD_COLUMN, ITEM_COLUMN)
+    return Sieve(name, code, reason, watch), good
 
 
-def _with_file(frame: DataFrame) -> DataFrame:
+def _marked(frame: DataFrame, marks: list[Column]) -> DataFrame:
     """With the file that each row comes from, where there is one: not behind a join or an aggregation."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
+    plain = frame.select("*", *marks)  # what is wrong with the author's own condition is said here
     try:
-        found = frame.select("*", F.col("_metadata.file_path").alias(FILE_COLUMN))
+        found = frame.select("*", F.expr(f"_metadata.file_path AS {FILE_COLUMN}"), *marks)
         found.columns  # noqa: B018 - Connect analyses only when it is asked
     except AnalysisException:
-        return frame
+        return plain
     return found
 
 
