@@ -83,13 +83,18 @@ class Link:
                 raise LostLinkError(str(error) or type(error).__name__) from error
             finally:
                 if not is_good(connection):
-                    await self.close()
+                    self._discard()
 
     async def close(self) -> None:
+        """Waits for the call that is under way: its socket's number would be given to the next connection."""
+        async with self._lock:
+            self._discard()
+
+    def _discard(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            connection._closed = True  # noqa: SLF001 - close() does the same, but is a coroutine, and this one may be cancelled
             connection.pgconn.finish()
-            await connection.close()
             self._on_lost()
 
 

@@ -149,11 +149,19 @@ async def _watched(state: State, name: str, service: Callable[[], Awaitable[None
     try:
         await service()
         raise RuntimeError(f"the service {name} has ended")  # noqa: TRY301 - an end is as bad as an error
-    except Exception as error:  # noqa: BLE001 - whatever it is, the daemon stops in order
+    except Exception as raised:  # noqa: BLE001 - whatever it is, the daemon stops in order
         _log.exception("service.died", service=name)
+        error = _first(raised)
         state.died = state.died or (name, error)
         state.hurry.set()
         state.stop(f"the service {name} died: {error}")
+
+
+def _first(error: Exception) -> Exception:
+    """What went wrong first, of a service that is a task group itself."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _signals(state: State, reload: Callable[[], Settings] | None) -> None:

@@ -92,8 +92,8 @@ async def _serve(state: State, stream: SocketStream) -> None:
 
 async def respond(state: State, head: bytes) -> Response:
     words = head.split(b"\r\n", 1)[0].split()
-    if len(words) != 3 or not words[2].startswith(b"HTTP/1."):  # noqa: PLR2004 - method, path, version
-        return 400, TEXT, b"not HTTP/1\n"
+    if len(head) > REQUEST_BYTES or len(words) != 3 or not words[2].startswith(b"HTTP/1."):  # noqa: PLR2004 - method, path, version
+        return 400, TEXT, b"not a short request in HTTP/1\n"
     if words[0] != b"GET":
         return 405, TEXT, b"only GET\n"
     match words[1].split(b"?")[0]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 NO_POLL = {"DATAFLOW_POLL": "600"}
+SAMPLE_SECONDS = 0.003
 SHORT_LEASE = {"DATAFLOW_LEASE": "3"}
 
 
@@ -60,7 +61,7 @@ def sampled(dsn: str) -> Iterator[list[int]]:
 
     def sample() -> None:
         with psycopg.connect(dsn, autocommit=True) as connection:
-            while not stop.is_set():
+            while not stop.wait(SAMPLE_SECONDS):
                 row = connection.execute(
                     "SELECT count(*) FROM dataflow.attempt WHERE ended IS NULL"
                 ).fetchone()
@@ -124,7 +125,7 @@ def test_daemons_together_never_exceed_the_global_limit(
         shop.limit(1)
         lowered_at = len(counts)
         eventually(lambda: shop.count("READY") >= 25)
-        settled = counts[lowered_at + 200 :]
+        settled = counts[lowered_at + 50 :]
         shop.limit(4)
         eventually(lambda: shop.count("READY") == 60)
     assert max(counts) in {3, 4}
