@@ -29,12 +29,24 @@ GRANT EXECUTE ON FUNCTION
     dataflow._long_sortkey(text), dataflow._known_job(text), dataflow._known_dataset(text), dataflow._checked_dataid(text)
     TO dataflow_reader;
 
+GRANT SELECT ON dataflow.daemons, dataflow.limits, dataflow.jobs, dataflow.datasets TO dataflow_reader;
+GRANT EXECUTE ON FUNCTION
+    dataflow.causes(text), dataflow.rates(), dataflow.overview(text),
+    dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer), dataflow.chunk_map(text, integer, text, text),
+    dataflow.runs(text, boolean, timestamptz, integer), dataflow.attempts(text, text), dataflow.run_state(text, text),
+    dataflow.root_causes(text, text), dataflow.why(text, text), dataflow.blockers(text), dataflow.select_chunks(jsonb),
+    dataflow.dataid_range(text), dataflow.lineage(text, text), dataflow.job_stats(text),
+    dataflow.quarantined(text, text, boolean, integer), dataflow.quarantine_record(text, text, text), dataflow.prunable(interval)
+    TO dataflow_reader;
+
 GRANT UPDATE (status, reason) ON dataflow.datastatus TO dataflow_operator;
 GRANT INSERT (scope, concurrency, paused), UPDATE (concurrency, paused) ON dataflow.control TO dataflow_operator;
 GRANT EXECUTE ON FUNCTION
     dataflow.ready(text, text[], boolean, text), dataflow.ready(text, text, boolean, text), dataflow.validated(text, text, boolean, text),
     dataflow.hold(text, text, text), dataflow.release(text, text), dataflow.cancel(text, text, text),
-    dataflow.resubmit(jsonb, boolean, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean)
+    dataflow.resubmit(jsonb, boolean, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
+    dataflow.hold_chunks(jsonb, text, boolean), dataflow.release_chunks(jsonb, boolean), dataflow.cancel_runs(jsonb, text, boolean),
+    dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb)
     TO dataflow_operator;
 
 GRANT SELECT ON dataflow.daemon TO dataflow_daemon;

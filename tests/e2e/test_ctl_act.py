@@ -283,7 +283,6 @@ def test_psql_opens_the_database_in_use(run_ctl: RunCtl) -> None:
     assert ok(run_ctl("psql", "-Atc", "SELECT 6 * 7")) == "42\n"
 
 
-@pytest.mark.xfail(reason="roles.sql does not grant readers the functions of operate.sql yet")
 def test_a_reader_may_look_and_not_act(
     server: Server, dsn: str, daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
 ) -> None:
