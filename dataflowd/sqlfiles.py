@@ -22,7 +22,9 @@ def migrations() -> list[Path]:
 
 def functions() -> list[Path]:
     """In the order in which they are applied: roles.sql grants what the others made."""
-    return sorted((sql_dir() / "functions").glob("*.sql"), key=lambda path: (path.name == "roles.sql", path.name))
+    return sorted(
+        (sql_dir() / "functions").glob("*.sql"), key=lambda path: (path.name == "roles.sql", path.name)
+    )
 
 
 @functools.cache

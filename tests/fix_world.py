@@ -53,7 +53,7 @@ class Daemon:
         connection = psycopg.connect(dsn, autocommit=True, application_name=f"dataflowd {name}")
         register = "SELECT dataflow.register_daemon(%s, 'host', 1, '1 hour', %s)"
         try:
-            [incarnation] = connection.execute(register, [name, environment]).fetchone() or [None]
+            [[incarnation]] = connection.execute(register, [name, environment]).fetchall()
         except psycopg.Error:
             connection.close()
             raise
@@ -85,6 +85,17 @@ class Daemon:
 
     def fail(self, *attempts: Attempt, code: str = "JOB_FAILED", **details: Any) -> str:
         return self.finish(*attempts, outcome="FAILED", code=code, error="no such file", **details)
+
+    def offer(self, *attempts: Attempt, outcome: str = "DONE") -> dict[int, str]:
+        """The verdicts; what is busy is offered again until somebody's short transaction is over."""
+        verdicts: dict[int, str] = {}
+        while left := [each for each in attempts if verdicts.get(each.attempt, "busy") == "busy"]:
+            results = [{"attempt": a.attempt, "token": str(a.token), "outcome": outcome} for a in left]
+            found = self.connection.execute(
+                "SELECT attempt, verdict FROM dataflow.finish(%s)", [Jsonb(results)]
+            )
+            verdicts |= dict(found.fetchall())
+        return verdicts
 
     def work_off(self) -> list[tuple[str, str]]:
         """Claims and finishes until nothing is left; the runs in the order in which they were claimed."""
@@ -241,7 +252,7 @@ class World:
             )
         )
 
-    def outcomes(self, job: str, dataid: str) -> list[Row]:
+    def outcomes(self, job: str, dataid: str) -> list[str]:
         """How the attempts of a run ended, in order."""
         return [
             outcome

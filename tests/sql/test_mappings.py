@@ -380,6 +380,7 @@ def test_dataids_sort_as_people_count(connection: psycopg.Connection, names: lis
     keys = connection.execute(
         "SELECT n, dataflow.sortkey(n) FROM unnest(%s::text[]) AS n", [names]
     ).fetchall()
-    ordered = sorted(keys, key=cmp_to_key(lambda a, b: natural(a[0], b[0])))
+    by_name = cmp_to_key(natural)
+    ordered = sorted(keys, key=lambda row: by_name(row[0]))
     for (one, low), (other, high) in pairwise(ordered):
         assert (low < high) == (natural(one, other) < 0), (one, other)

@@ -561,7 +561,7 @@ def test_random_histories_keep_the_rules(world: World) -> None:
     for name, job in JOBS.items():
         world.job(
             name,
-            {dataset: job.mapping for dataset in job.inputs},
+            dict.fromkeys(job.inputs, job.mapping),
             job.outputs,
             max_attempts=job.max_attempts,
             max_running=job.max_running,
