@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 KIB = 1024
+JVM_ENDED = 70
 CANCEL_AGAIN_SECONDS = 0.5
 
 
@@ -113,6 +114,7 @@ def main() -> int:
     link = wire.Wire.connect(path, token, pid=os.getpid())
     spark = session.start(conf)
     link.send({"type": "ready", "version": spark.version, "application": spark.sparkContext.applicationId})
+    _end_with_jvm(spark)
     running: dict[int, Work] = {}
     for message in link.messages():
         match message["type"]:
@@ -133,6 +135,18 @@ def main() -> int:
             case unknown:
                 sys.stderr.write(f"unknown message {unknown!r}\n")
     return 0
+
+
+def _end_with_jvm(spark: SparkSession) -> None:
+    """Without its JVM a runner would fail every further attempt. Under spark-submit the JVM is our parent, and has no `proc`."""
+    jvm = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - Spark has no public way
+    if jvm is not None:
+
+        def wait() -> None:
+            jvm.wait()
+            os._exit(JVM_ENDED)
+
+        threading.Thread(target=wait, name="jvm", daemon=True).start()
 
 
 def _max_rss() -> int:

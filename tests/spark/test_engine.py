@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from dataflowd.attempt import Result
+    from dataflowd.engine.runner import Runner
     from dataflowd.settings import Settings
     from tests.fix_world import World
 
@@ -183,6 +184,12 @@ async def begun(settings: Settings, dataid: str) -> None:
     """The job's code is in the middle of its work."""
     while not (settings.flows[0].parent / f"begun-{dataid}").exists():  # noqa: ASYNC110 - another process has no event for us
         await anyio.sleep(0.02)
+
+
+async def ends(runner: Runner) -> bool:
+    with anyio.move_on_after(30):
+        await runner.ended.wait()
+    return runner.ended.is_set()
 
 
 def sizes(location: Path) -> dict[str, int]:
@@ -355,6 +362,7 @@ async def test_a_killed_process_publishes_nothing_and_the_retry_publishes_once(
             [result] = results.values()
             assert result.outcome == "FAILED"
             assert outputs(here.settings) == []
+            assert runner.ended.is_set() or await ends(runner)
         change(shop_settings, '"spin"', '"nothing"')
         retried = await here.run(attempt)
         assert retried.outcome == "DONE"
