@@ -25,6 +25,14 @@ class Declared:
         loaded = [flow.load(path, settings) for path in settings.flows]
         self.flows = {one.name: one for one in loaded}
 
+    def jobs(self, *, commands_only: bool = False) -> list[str]:
+        return sorted(
+            jobid
+            for one in self.flows.values()
+            for jobid, job in one.jobs.items()
+            if job.kind == "command" or not commands_only
+        )
+
     def job(self, jobid: str) -> tuple[Flow, Job]:
         for one in self.flows.values():
             if jobid in one.jobs:

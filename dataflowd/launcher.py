@@ -37,7 +37,15 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
         log.configure(fresh)
         return fresh
 
-    return anyio.run(partial(daemon.run, current, create(current, declared), once=once, reload=reload))
+    def serves() -> list[str] | None:
+        return None if current.engine == "noop" else declared.jobs(commands_only=current.engine == "process")
+
+    if serves() == []:
+        log.logger(__name__).warning(
+            "daemon.serves_nothing", remedy="name flow files in DATAFLOW_FLOWS, and reload"
+        )
+    run = partial(daemon.run, current, create(current, declared), once=once, reload=reload, serves=serves)
+    return anyio.run(run)
 
 
 def create(current: Settings, declared: Declared) -> Engine:

@@ -59,6 +59,9 @@ SELECT kind, name, datasetid, what, remedy FROM dataflow.flow_conflicts(%(flow)s
 -- daemon_register: announce a daemon and start its lease
 SELECT dataflow.register_daemon(%(daemon)s, %(hostname)s, %(pid)s, make_interval(secs => %(lease)s), %(environment)s, %(version)s);
 
+-- daemon_serve: say which jobs this host has the code of
+SELECT dataflow.serve_jobs(%(daemon)s, %(incarnation)s, %(jobs)s::text[]);
+
 -- daemon_claim: take ready runs
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
 FROM dataflow.claim(%(daemon)s, %(incarnation)s, %(want)s);

@@ -74,6 +74,10 @@ class Claims:
         )
         self.incarnation = rows[0][0]
 
+    async def serve(self, jobs: Sequence[str] | None) -> None:
+        """The jobs that this host has the code of; None: any."""
+        await self.link.call("daemon_serve", self._self | {"jobs": None if jobs is None else list(jobs)})
+
     async def claim(self, want: int) -> list[Attempt]:
         rows = await self.link.call("daemon_claim", self._self | {"want": want})
         return [Attempt(*row) for row in rows]

@@ -99,6 +99,7 @@ async def _restore(state: State) -> None:
         return
     ours = {attempt.attempt: attempt for attempt in await state.claims.retake()}
     state.lease_proven = asked + state.settings.lease
+    await state.claims.serve(state.serves())
     for number, running in list(state.running.items()):
         if number not in ours:
             running.stop("its claim was lost with the connection")
@@ -138,6 +139,7 @@ async def _register(state: State) -> None:
     asked = time.monotonic()
     settings = state.settings
     await state.claims.register(state.hostname, os.getpid(), settings.lease, settings.environment)
+    await state.claims.serve(state.serves())
     state.lease_proven = asked + settings.lease
 
 

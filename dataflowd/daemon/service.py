@@ -38,7 +38,7 @@ from dataflowd.http import server
 from dataflowd.http.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from dataflowd.engine import Engine
     from dataflowd.settings import Settings
@@ -55,12 +55,21 @@ _log = log.logger(__name__)
 
 
 async def run(
-    settings: Settings, engine: Engine, *, once: bool = False, reload: Callable[[], Settings] | None = None
+    settings: Settings,
+    engine: Engine,
+    *,
+    once: bool = False,
+    reload: Callable[[], Settings] | None = None,
+    serves: Callable[[], Sequence[str] | None] = lambda: None,
 ) -> int:
-    """Runs until it is told to stop, or with `once` until nothing is ready; returns the exit status."""
+    """Runs until it is told to stop, or with `once` until nothing is ready; returns the exit status.
+
+    `serves` names the jobs whose code this host has; others are left to other hosts. None: any.
+    """
     name = settings.effective_daemon_name
     with log.context(daemon=name):
         state = _state(settings, name, engine, once=once)
+        state.serves = serves
         try:
             await _register(state)
             async with anyio.create_task_group() as state.tasks, anyio.create_task_group() as services:
@@ -182,6 +191,9 @@ async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
             fixed = {name: getattr(state.settings, name) for name in FIXED}
             state.settings = reload().model_copy(update=fixed)
         await state.engine.reload()
+        await state.claims.serve(state.serves())
+    except LostLinkError:
+        _log.info("daemon.reloaded", note="the database will be told when it answers again")
     except DataflowError as error:
         _log.error("daemon.reload_failed", error=error.message, remedy=error.remedy)
     else:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from dataflowd.daemon.wake import Wake
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import anyio
     from anyio.abc import TaskGroup
@@ -70,6 +70,9 @@ class State:
     link: Link
     metrics: Metrics
     once: bool = False
+    serves: Callable[[], Sequence[str] | None] = lambda: (
+        None
+    )  # the jobs that this host has the code of; None: any
     tasks: TaskGroup = field(init=False)
 
     running: dict[int, Running] = field(default_factory=dict)

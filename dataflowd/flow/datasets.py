@@ -116,10 +116,9 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
         section.wrong(
             "location", f"and tablename are missing for format {dataset.format!r}", "write one of them"
         )
-    if dataset.publish == "rename" and dataset.location is not None:
-        scheme = dataset.location.partition(":")[0]
-        if scheme in location.SCHEMES_WITHOUT_ATOMIC_RENAME:
-            section.wrong("publish", f"is 'rename', which is not atomic on {scheme}", "write 'pointer'")
+    if dataset.publish == "rename":
+        remedy = "write 'pointer': readers find the data through dataflow.data_location()"
+        section.wrong("publish", "is 'rename', which this version cannot do", remedy)
 
 
 def _start(section: Section, calendar: str | None, zone: str) -> dt.datetime | None:

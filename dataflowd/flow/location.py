@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 SCHEMES = ("file", "s3a", "hdfs", "abfs", "abfss", "gs")
-# Their rename of a directory copies object by object: a reader could see half of it.
-SCHEMES_WITHOUT_ATOMIC_RENAME = ("s3a", "gs")
 PLACEHOLDERS = ("root", "dataid")
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")

@@ -31,7 +31,7 @@ BEGIN
         register_daemon.environment, register_daemon.version, register_daemon.lease, clock_timestamp() + register_daemon.lease)
     ON CONFLICT (daemon) DO UPDATE SET
         incarnation = gen_random_uuid(), hostname = excluded.hostname, pid = excluded.pid, session_pid = excluded.session_pid,
-        environment = excluded.environment, version = excluded.version, started = now(), lease = excluded.lease,
+        environment = excluded.environment, version = excluded.version, jobs = NULL, started = now(), lease = excluded.lease,
         lease_until = excluded.lease_until, stopped = NULL
     RETURNING d.incarnation INTO born;
     INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'STARTED', format('%s on %s, pid %s', daemon, hostname, pid));
@@ -39,6 +39,18 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.register_daemon(text, text, integer, interval, text, text) IS
     'Announces a daemon and starts its lease; returns the incarnation that its claims must name';
+
+CREATE OR REPLACE FUNCTION dataflow.serve_jobs(daemon text, incarnation uuid, jobs text[]) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE dataflow.daemon d SET jobs = serve_jobs.jobs WHERE d.daemon = serve_jobs.daemon AND d.incarnation = serve_jobs.incarnation;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION dataflow.serve_jobs(text, uuid, text[]) IS
+    'Says which jobs a daemon can run: those whose flow files its host has. NULL: any. False: there is no such incarnation';
 
 CREATE OR REPLACE FUNCTION dataflow.renew_lease(daemon text, incarnation uuid) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER
@@ -127,6 +139,7 @@ AS $$
 DECLARE
     -- Claims are serialised, so every attempt below the oldest that runs has ended for good.
     oldest bigint := coalesce(nullif(current_setting('dataflow.oldest_running', true), ''), '0')::bigint;
+    served text[] := (SELECT d.jobs FROM dataflow.daemon d WHERE d.daemon = _shares.daemon);
     free integer;
     running jsonb;
 BEGIN
@@ -155,7 +168,7 @@ BEGIN
             least(free, coalesce(c.concurrency, j.max_running) - coalesce((running ->> j.jobid)::int, 0)) AS places
         FROM dataflow.job j
         LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid
-        WHERE j.retired IS NULL AND NOT coalesce(c.paused, false)
+        WHERE j.retired IS NULL AND NOT coalesce(c.paused, false) AND (served IS NULL OR j.jobid = ANY (served))
             AND NOT EXISTS (
                 SELECT FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid
                 WHERE o.jobid = j.jobid AND d.environment <> _shares.environment)

@@ -15,7 +15,7 @@ GRANT SELECT ON dataflow.migration, dataflow.dataset, dataflow.job, dataflow.job
 -- The token is the fence, the incarnation the right to claim: people do not see them.
 GRANT SELECT (attempt, jobid, dataid, number, tries, lost, daemon, tag, forced, inputs, answers, claimed, started, ended, outcome, code,
     error, retry_at, code_hash, config_hash, usage, let_go) ON dataflow.attempt TO dataflow_reader;
-GRANT SELECT (daemon, hostname, pid, session_pid, environment, version, started, lease, lease_until, stopped) ON dataflow.daemon
+GRANT SELECT (daemon, hostname, pid, session_pid, environment, version, jobs, started, lease, lease_until, stopped) ON dataflow.daemon
     TO dataflow_reader;
 
 GRANT EXECUTE ON FUNCTION
@@ -51,7 +51,8 @@ GRANT EXECUTE ON FUNCTION
 
 GRANT SELECT ON dataflow.daemon TO dataflow_daemon;
 GRANT EXECUTE ON FUNCTION
-    dataflow.register_daemon(text, text, integer, interval, text, text), dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid),
+    dataflow.register_daemon(text, text, integer, interval, text, text), dataflow.serve_jobs(text, uuid, text[]),
+    dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid),
     dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.claim(text, uuid, integer), dataflow.started(bigint, uuid),
     dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),
     dataflow.tick(timestamptz), dataflow.fold_counters(), dataflow.ready(text, text[], boolean, text), dataflow.work_order(bigint, uuid),

@@ -153,6 +153,7 @@ CREATE TABLE dataflow.daemon (
     session_pid integer,
     environment text NOT NULL DEFAULT 'dev',
     version text NOT NULL DEFAULT '',
+    jobs text[],
     started timestamptz NOT NULL DEFAULT now(),
     lease interval NOT NULL CHECK (lease > interval '0'),
     lease_until timestamptz NOT NULL,
@@ -160,6 +161,7 @@ CREATE TABLE dataflow.daemon (
 );
 COMMENT ON TABLE dataflow.daemon IS 'Who claims work, and until when its claims are to be respected without asking';
 COMMENT ON COLUMN dataflow.daemon.incarnation IS 'Changes with every start: an old process under the same name can claim nothing';
+COMMENT ON COLUMN dataflow.daemon.jobs IS 'The jobs whose code its host has: it claims no others. NULL: any';
 COMMENT ON COLUMN dataflow.daemon.session_pid IS 'The server process of its claiming session, which holds its advisory locks';
 COMMENT ON COLUMN dataflow.daemon.daemon IS 'Name of the daemon; one process at a time bears it';
 COMMENT ON COLUMN dataflow.daemon.hostname IS 'Host it runs on';

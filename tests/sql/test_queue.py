@@ -318,16 +318,22 @@ def test_the_answers_at_the_moment_of_the_claim_are_kept(pipeline: World) -> Non
     )
 
 
-def test_two_inputs_that_arrive_in_open_transactions_at_a_time_make_one_run(world: World) -> None:
+@pytest.mark.parametrize("commits_first", ["orders", "customers"])
+def test_two_inputs_that_arrive_in_open_transactions_at_a_time_make_one_run(
+    world: World, commits_first: str
+) -> None:
     world.job("join", ["orders", "customers"], "joined")
     daemon = world.daemon()
     with world.session() as one, world.session() as two:
         one.execute("SELECT dataflow.ready('orders', '1')")
         two.execute("SELECT dataflow.ready('customers', '1')")
         assert daemon.claim() == []
-        one.commit()
+        first, second = (one, two) if commits_first == "orders" else (two, one)
+        first.commit()
         assert daemon.claim() == []
-        two.commit()
+        assert daemon.claim() == []
+        second.commit()
+        world.later()
         assert daemon.runs() == {("join", "1")}
     assert world.value("SELECT count(*) FROM dataflow.recheck") == 0
 
@@ -408,3 +414,13 @@ def test_a_claim_that_does_not_look_at_the_whole_queue_still_finds_what_came_in_
     assert [dataid for [dataid] in found] == DAYS[15:]
     found = daemon.connection.execute(claim, [daemon.name, daemon.incarnation]).fetchall()
     assert [dataid for [dataid] in found] == DAYS[:10]
+
+
+def test_a_daemon_claims_only_jobs_whose_code_its_host_has(world: World) -> None:
+    world.job("here", "raw", "mine")
+    world.job("there", "raw", "theirs")
+    world.ready("raw", DAYS[0])
+    daemon = world.daemon()
+    world.do("SELECT dataflow.serve_jobs(%s, %s, ARRAY['here'])", daemon.name, daemon.incarnation)
+    assert daemon.runs() == {("here", DAYS[0])}
+    assert world.daemon("beta").runs() == {("there", DAYS[0])}
