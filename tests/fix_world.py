@@ -277,8 +277,9 @@ class World:
         return {(dataset, job, status): chunks for dataset, job, status, chunks in counted}
 
     def later(self) -> None:
-        """An hour passes: every retry that waits is due."""
+        """An hour passes: every retry that waits is due, and what was looked at may be looked at again."""
         self.as_framework(
+            "UPDATE dataflow.recheck SET looked = looked - interval '1 hour'",
             "UPDATE dataflow.attempt SET retry_at = retry_at - interval '1 hour' WHERE retry_at IS NOT NULL",
             "UPDATE dataflow.work SET not_before = not_before - interval '1 hour' WHERE not_before IS NOT NULL",
         )

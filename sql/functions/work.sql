@@ -7,7 +7,23 @@
 -- when every transaction that was open then has ended. Of two concurrent transactions at least one sees the other or
 -- its result. Nobody waits for anybody.
 
--- Whether no other transaction is changing status now; from here on others see that this one is.
+-- Whether no transaction but this one is changing status now.
+CREATE OR REPLACE FUNCTION dataflow._is_quiet() RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    gate constant bigint := hashtextextended('dataflow.changing', 0);
+BEGIN
+    IF pg_try_advisory_lock(gate) THEN
+        PERFORM pg_advisory_unlock(gate);
+        RETURN true;
+    END IF;
+    RETURN false;
+END $$;
+
+-- The same; and from here on others see that this one is.
 CREATE OR REPLACE FUNCTION dataflow._alone() RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -17,11 +33,7 @@ DECLARE
     gate constant bigint := hashtextextended('dataflow.changing', 0);
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(gate);
-    IF pg_try_advisory_lock(gate) THEN
-        PERFORM pg_advisory_unlock(gate);
-        RETURN true;
-    END IF;
-    RETURN false;
+    RETURN dataflow._is_quiet();
 END $$;
 
 -- Judges runs and brings `work` and `open_run` in line.
@@ -143,21 +155,34 @@ AS $$
 DECLARE
     again constant interval := '1 second';
     oldest_open constant xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    -- A number that is given out now is greater than that of every transaction that an entry was made for. No snapshot
+    -- knows such a bound: those that have begun after the last one that ended are beyond its xmax.
+    is_new constant boolean := pg_current_xact_id_if_assigned() IS NULL;
+    is_last boolean;
+    entries bigint[];
     jobids text[];
     dataids text[];
     taken integer;
 BEGIN
-    WITH mine AS MATERIALIZED (
-        SELECT r.recheck, r.jobid, r.dataid, r.horizon FROM dataflow.recheck r
+    SELECT array_agg(m.recheck) INTO entries FROM (
+        SELECT r.recheck FROM dataflow.recheck r
         WHERE r.looked IS NULL OR r.looked < now() - again OR r.horizon <= oldest_open
         ORDER BY r.recheck LIMIT at_most FOR UPDATE SKIP LOCKED
-    ), finished AS (
-        DELETE FROM dataflow.recheck r USING mine m WHERE r.recheck = m.recheck AND m.horizon <= oldest_open
+    ) AS m;
+    IF entries IS NULL THEN
+        RETURN 0;
+    END IF;
+    is_last := dataflow._is_quiet();
+    WITH finished AS (
+        DELETE FROM dataflow.recheck r WHERE r.recheck = ANY (entries) AND (is_last OR r.horizon <= oldest_open)
+        RETURNING r.jobid, r.dataid
     ), kept AS (
-        UPDATE dataflow.recheck r SET looked = now() FROM mine m WHERE r.recheck = m.recheck AND m.horizon > oldest_open
+        UPDATE dataflow.recheck r SET looked = now(), horizon = coalesce(r.horizon, CASE WHEN is_new THEN pg_current_xact_id() END)
+        WHERE r.recheck = ANY (entries) AND NOT is_last AND (r.horizon IS NULL OR r.horizon > oldest_open)
+        RETURNING r.jobid, r.dataid
     ), runs AS (
         SELECT DISTINCT m.jobid, coalesce(m.dataid, head.dataid) AS dataid
-        FROM mine m
+        FROM (SELECT f.jobid, f.dataid FROM finished f UNION ALL SELECT k.jobid, k.dataid FROM kept k) AS m
         LEFT JOIN LATERAL (
             SELECT o.dataid FROM dataflow.open_run o WHERE m.dataid IS NULL AND o.jobid = m.jobid ORDER BY o.sortkey, o.dataid LIMIT 1
         ) AS head ON true

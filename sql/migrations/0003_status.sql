@@ -156,12 +156,12 @@ CREATE TABLE dataflow.recheck (
     recheck bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     jobid dataflow.name NOT NULL,
     dataid dataflow.chunkid,
-    horizon xid8 NOT NULL DEFAULT pg_snapshot_xmax(pg_current_snapshot()),
+    horizon xid8,
     looked timestamptz
 );
 COMMENT ON TABLE dataflow.recheck IS
     'Runs judged not ready while another transaction was changing status: settle() judges them again. Derived';
-COMMENT ON COLUMN dataflow.recheck.horizon IS 'Once every transaction before this one has ended, one more look is the last';
+COMMENT ON COLUMN dataflow.recheck.horizon IS 'Once every transaction before this one has ended, one more look is the last; NULL: settle() has not looked yet';
 COMMENT ON COLUMN dataflow.recheck.looked IS 'When settle() looked last, while an earlier transaction was still open';
 COMMENT ON COLUMN dataflow.recheck.dataid IS 'NULL: the first open run of a strict_order job';
 COMMENT ON COLUMN dataflow.recheck.recheck IS 'Number of the entry, in order of arrival';
