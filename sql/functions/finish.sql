@@ -19,7 +19,8 @@ DECLARE
 BEGIN
     IF jsonb_typeof(results) IS DISTINCT FROM 'array' OR EXISTS (
         SELECT FROM jsonb_array_elements(results) AS r
-        WHERE r ->> 'outcome' IS NULL OR r ->> 'outcome' NOT IN ('DONE', 'FAILED', 'RETURNED') OR r ->> 'attempt' IS NULL OR r ->> 'token' IS NULL) THEN
+        WHERE NOT coalesce(r ->> 'outcome' IN ('DONE', 'FAILED', 'RETURNED') AND r ->> 'attempt' ~ '^[0-9]{1,18}$'
+            AND r ->> 'token' ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$', false)) THEN
         RAISE EXCEPTION 'finish needs a list of results with attempt, token and outcome' USING ERRCODE = 'DF400',
             HINT = 'outcome is DONE, FAILED or RETURNED';
     END IF;

@@ -114,7 +114,7 @@ BEGIN
             WHERE c.datasetid = p.datasetid AND c.dataid = r.dataid AND c.locktype = 'OUT' OFFSET 0
         ) AS s ON true
         LEFT JOIN LATERAL (
-            SELECT b.retry_at FROM dataflow.attempt b WHERE s.status = 'FAILED' AND b.attempt = s.attempt OFFSET 0
+            SELECT b.retry_at FROM dataflow.attempt b WHERE s.status = 'FAILED' AND s.code IS DISTINCT FROM 'BY_HAND' AND b.attempt = s.attempt OFFSET 0
         ) AS a ON true
         LEFT JOIN LATERAL (
             SELECT c.jobid FROM dataflow.datastatus c

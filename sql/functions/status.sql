@@ -69,7 +69,7 @@ BEGIN
         NEW.version := OLD.version + 1;
         NEW.validated := true;
     END IF;
-    NEW.code := CASE NEW.status WHEN 'FAILED' THEN 'BY_HAND' END;
+    NEW.code := CASE WHEN NEW.status = 'FAILED' THEN 'BY_HAND' WHEN NEW.status IN ('HOLD', 'PENDING') THEN OLD.code END;
     IF NEW.reason IS NOT DISTINCT FROM OLD.reason THEN
         NEW.reason := NULL;
     END IF;

@@ -29,7 +29,7 @@ CREATE TABLE dataflow.attempt (
     usage jsonb NOT NULL DEFAULT '{}',
     let_go boolean NOT NULL DEFAULT false,
     CHECK ((ended IS NULL) = (outcome IS NULL)),
-    CHECK (retry_at IS NULL OR outcome = 'FAILED'),
+    CHECK (retry_at IS NULL OR outcome IS NOT DISTINCT FROM 'FAILED'),
     CHECK (outcome IS DISTINCT FROM 'FAILED' OR code IS NOT NULL)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE UNIQUE INDEX attempt_run ON dataflow.attempt (jobid, dataid, number);
