@@ -424,3 +424,19 @@ def test_a_daemon_claims_only_jobs_whose_code_its_host_has(world: World) -> None
     world.do("SELECT dataflow.serve_jobs(%s, %s, ARRAY['here'])", daemon.name, daemon.incarnation)
     assert daemon.runs() == {("here", DAYS[0])}
     assert world.daemon("beta").runs() == {("there", DAYS[0])}
+
+
+@pytest.mark.parametrize("by", ["UPDATE", "hold and release"])
+def test_what_a_person_has_failed_is_not_tried_again_by_itself(world: World, by: str) -> None:
+    world.job("flaky", "raw", "clean", max_attempts=3)
+    world.ready("raw", DAYS[0])
+    daemon = world.daemon()
+    daemon.fail(daemon.claim_one())
+    world.set_status("clean", DAYS[0], "RESUBMIT")
+    world.set_status("clean", DAYS[0], "FAILED")
+    if by == "hold and release":
+        world.set_status("clean", DAYS[0], "HOLD")
+        world.do("SELECT dataflow.release('clean', %s)", DAYS[0])
+    world.later()
+    assert world.queue() == set()
+    assert daemon.claim() == []
