@@ -15,5 +15,9 @@ pytest_plugins = ["tests.fix_daemon", "tests.fix_leaks", "tests.fix_postgres", "
 
 
 def pytest_configure() -> None:
-    """A terminated session still stops what it started, as an interrupted one does."""
+    """A terminated session still stops what it started, as an interrupted one does.
+
+    A shell that starts the tests in the background has them ignore SIGINT, and so would every program they start.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
