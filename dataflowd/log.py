@@ -53,6 +53,11 @@ def context(**names: str | int) -> AbstractContextManager[None]:
     return structlog.contextvars.bound_contextvars(**names)
 
 
+def leave_attempt() -> None:
+    """For a task that outlives the attempt it was started for: its lines are no longer that attempt's."""
+    structlog.contextvars.unbind_contextvars("job", "dataid", "attempt")
+
+
 def configure(settings: Settings, stream: TextIO | None = None) -> None:
     stream = stream or sys.stderr
     journal = is_journal(stream)

@@ -67,7 +67,14 @@ async def _result(state: State, running: Running) -> Result:
         running.started = datetime.now(UTC).isoformat()
         running.started_at = time.monotonic()
         state.metrics.start_seconds.observe(running.started_at - running.claimed)
-        _log.info("attempt.started", number=attempt.number)
+        # Said by whoever hears the runner, which may serve several attempts.
+        _log.info(
+            "attempt.started",
+            job=attempt.jobid,
+            dataid=attempt.dataid,
+            attempt=attempt.attempt,
+            number=attempt.number,
+        )
 
     with anyio.CancelScope() as running.scope, anyio.move_on_after(attempt.timeout) as limit:
         # It may have been stopped between its claim and now.

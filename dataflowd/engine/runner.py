@@ -132,6 +132,7 @@ class Runner:
                     await self._task
 
     async def _live(self, settings: Settings, spark: Mapping[str, str], java: Mapping[str, str]) -> None:
+        log.leave_attempt()
         directory = _directory(settings)
         token = secrets.token_urlsafe(32)
         listener = _listen(directory / "socket")

@@ -225,6 +225,7 @@ class SparkEngine:
                 self._changed.notify_all()
 
     async def _sweep_while_any(self) -> None:
+        log.leave_attempt()
         while self._runners:
             await anyio.sleep(SWEEP_SECONDS)
             await self._sweep()

@@ -58,7 +58,7 @@ def with_the_one_before(run: str) -> list[str]:
 JOBS = {
     "clean": Job(["raw"], ["cleaned"], max_attempts=2),
     "join": Job(["cleaned", "rates"], ["joined", "rejects"]),
-    "ledger": Job(["joined"], ["book"], strict=True),
+    "ledger": Job(["raw"], ["book"], strict=True),
     "trend": Job(
         ["cleaned"],
         ["trends"],
@@ -372,6 +372,16 @@ class Histories(RuleBasedStateMachine):
     def claim(self, name: str, want: int) -> None:
         self.world.later()
         self.take(name, want)
+
+    @rule(
+        name=st.sampled_from(DAEMONS),
+        want=st.integers(1, 5),
+        outcome=st.sampled_from(["DONE", "DONE", "FAILED"]),
+    )
+    def claim_and_finish(self, name: str, want: int, outcome: str) -> None:
+        self.world.later()
+        for attempt in self.take(name, want):
+            self.end(attempt.run, outcome)
 
     def take(self, name: str, want: int) -> list[Attempt]:
         ready, model = self.model.ready(), self.model

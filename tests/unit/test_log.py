@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -167,3 +168,14 @@ def test_a_terminal_gets_readable_lines(monkeypatch: pytest.MonkeyPatch) -> None
         shown = screen.read(4096).decode()
     assert "\x1b[32minfo" in shown
     assert 'attempt.finished job=clean note="two words"' in shown
+
+
+async def test_a_task_that_outlives_its_attempt_no_longer_speaks_for_it() -> None:
+    async def keep_warm() -> dict[str, object]:
+        log.leave_attempt()
+        return structlog.contextvars.get_contextvars()
+
+    with log.context(daemon="alpha"), log.context(job="clean", dataid="2026-01-01", attempt=7):
+        outliving = await asyncio.create_task(keep_warm())
+        assert structlog.contextvars.get_contextvars()["attempt"] == 7
+    assert outliving == {"daemon": "alpha"}
