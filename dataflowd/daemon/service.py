@@ -33,6 +33,7 @@ from dataflowd.daemon import (
 )
 from dataflowd.daemon.link import Link, LostLinkError
 from dataflowd.daemon.state import State
+from dataflowd.engine import WarmEngine
 from dataflowd.errors import EXIT, DatabaseUnreachableError, DataflowError
 from dataflowd.http import server
 from dataflowd.http.metrics import Metrics
@@ -110,6 +111,8 @@ def _state(settings: Settings, name: str, engine: Engine, *, once: bool) -> Stat
         metrics=Metrics(),
         once=once,
     )
+    if isinstance(engine, WarmEngine):
+        engine.on_runner = lambda kind: state.metrics.runner_starts.labels(kind).inc()
     return state
 
 

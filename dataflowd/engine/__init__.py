@@ -36,3 +36,10 @@ class InstantEngine(Protocol):
     def run_now(self, attempt: Attempt) -> Result | None:
         """The result at once; None: this attempt has to be run."""
         ...
+
+
+@runtime_checkable
+class WarmEngine(Protocol):
+    """An engine that keeps processes between attempts: it says of each attempt whether it found one."""
+
+    on_runner: Callable[[str], None]  # told "cold" or "warm"

@@ -49,6 +49,7 @@ _log = log.logger(__name__)
 
 class SparkEngine:
     def __init__(self, settings: Settings, declared: Declared, orders: Orders, commands: Engine) -> None:
+        self.on_runner: Callable[[str], None] = lambda _kind: None
         self._settings = settings
         self._declared = declared
         self._orders = orders
@@ -165,6 +166,7 @@ class SparkEngine:
                     await self._release(chosen)
                     raise
                 if is_well:
+                    self.on_runner("cold" if chosen.served == 1 else "warm")
                     return chosen
                 await self._release(chosen)
                 continue

@@ -50,7 +50,10 @@ class Metrics:
             "dataflow_attempts", "Attempts that ended here", ["job", "outcome"], registry=registry
         )
         self.runner_starts = Counter(
-            "dataflow_runner_starts", "Runners used: cold were started for it", ["kind"], registry=registry
+            "dataflow_runner_starts",
+            "Attempts by the runner they got: cold was started for it, warm was there",
+            ["kind"],
+            registry=registry,
         )
         self._running = Gauge("dataflow_running", "Attempts of this daemon now", registry=registry)
         self._limit = Gauge(

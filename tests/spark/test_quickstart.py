@@ -54,6 +54,7 @@ def test_the_example_runs_end_to_end_and_survives_the_death_of_its_daemon(
         eventually(lambda: statuses(connection, "daily_totals") == ["READY"] * 3, seconds=PATIENCE_SECONDS)
         began = {(event["job"], event["dataid"]) for event in second.events("attempt.started")}
         assert began >= {("daily_totals", day) for day in DAYS}
+        assert 'dataflow_runner_starts_total{kind="warm"}' in second.get("/metrics")[1]
         assert second.stop() == 0
     manifests = connection.execute(
         "SELECT datasetid, dataid, version, location, rows FROM dataflow.manifest ORDER BY datasetid, dataid"
