@@ -17,7 +17,8 @@ CREATE TABLE dataflow.attempt (
     forced boolean NOT NULL DEFAULT false,
     inputs jsonb NOT NULL,
     answers jsonb NOT NULL,
-    claimed timestamptz NOT NULL DEFAULT now(),
+    -- not now(): a claim may take what was queued after its transaction began
+    claimed timestamptz NOT NULL DEFAULT clock_timestamp(),
     started timestamptz,
     ended timestamptz,
     outcome text CHECK (outcome IN ('DONE', 'FAILED', 'LOST', 'CANCELLED', 'RETURNED')),
