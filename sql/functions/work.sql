@@ -68,8 +68,7 @@ BEGIN
                 (SELECT o.jobid, o.dataid FROM dataflow.open_run o WHERE o.jobid = s.jobid ORDER BY o.sortkey, o.dataid LIMIT 1)
                 UNION
                 SELECT w.jobid, w.dataid FROM dataflow.work w WHERE w.jobid = s.jobid
-            ) AS x
-        HAVING count(*) > 0;
+            ) AS x;
         IF NOT alone THEN
             INSERT INTO dataflow.recheck (jobid) SELECT unnest(strict_jobs);
         END IF;
