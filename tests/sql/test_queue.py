@@ -440,3 +440,15 @@ def test_what_a_person_has_failed_is_not_tried_again_by_itself(world: World, by:
     world.later()
     assert world.queue() == set()
     assert daemon.claim() == []
+
+
+def test_a_job_in_strict_order_that_is_up_to_date_does_not_hide_the_others(world: World) -> None:
+    world.job("ledger", "raw", "book", strict_order=True)
+    world.job("clean_orders", "raw", "clean")
+    world.ready("raw", DAYS[0])
+    daemon = world.daemon()
+    daemon.work_off()
+    world.do("SELECT dataflow.hold('raw', %s)", DAYS[0])
+    world.set_status("clean", DAYS[0], "RESUBMIT")
+    world.do("SELECT dataflow.release('raw', %s)", DAYS[0])
+    assert daemon.runs() == {("clean_orders", DAYS[0])}
