@@ -9,7 +9,7 @@ import argparse
 import signal
 from typing import TYPE_CHECKING
 
-from tests.bench import claim, drain, latency, recovery, register, resubmit, server, status
+from tests.bench import claim, drain, latency, recovery, register, resubmit, server, spark, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ BENCHES: dict[str, Callable[[Place], Iterator[Result]]] = {
     "latency": latency.run,
     "drain": drain.run,
     "recovery": recovery.run,
+    "spark": spark.run,
 }
 LARGEST = 1_000_000
 LARGEST_FULL = 10_000_000
@@ -35,7 +36,12 @@ def main() -> None:
     parser.add_argument("name", choices=[*BENCHES, "all"])
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--full", action="store_true", help="also with ten million chunks")
-    size.add_argument("--largest", type=int, default=LARGEST, help="leave out larger numbers of chunks")
+    size.add_argument(
+        "--largest",
+        type=int,
+        default=LARGEST,
+        help="leave out larger numbers of chunks; 20 makes `spark` quick",
+    )
     arguments = parser.parse_args()
     # A terminated bench still stops its server, as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
