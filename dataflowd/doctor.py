@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,7 +25,7 @@ import psycopg
 from psycopg import conninfo
 
 from dataflowd import db, migrate
-from dataflowd.errors import DataflowError
+from dataflowd.errors import DataflowError, InvalidCredentialError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,6 +218,32 @@ def database(settings: Settings) -> Iterator[Finding]:
             except DataflowError as error:
                 yield Finding(check.__name__.removeprefix("_"), "failed", error.message, error.remedy)
         yield _listen(settings, connection)
+        with suppress(psycopg.Error):  # what is wrong with the schema was said above
+            yield from _credentials(settings, connection)
+
+
+def _credentials(settings: Settings, connection: psycopg.Connection) -> Iterator[Finding]:
+    """Opens every sealed password, as a job would; nothing is said where none is sealed."""
+    from dataflowd.keyfile import KeySource  # noqa: PLC0415 - cryptography is needed only here
+    from dataflowd.seal import Binding, unseal  # noqa: PLC0415
+
+    sealed = connection.execute(db.query("credentials")).fetchall()
+    if not sealed:
+        return
+    try:
+        ring = KeySource.of(settings).ring()
+    except InvalidCredentialError as error:
+        yield Finding("key", "failed", f"{error.code}: {error.message}", error.remedy)
+        return
+    is_right = True
+    for *bound, value in sealed:
+        try:
+            unseal(value, ring, Binding(*bound))
+        except InvalidCredentialError as error:
+            is_right = False
+            yield Finding("key", "failed", f"{error.code}: {error.message}", error.remedy)
+    if is_right:
+        yield Finding("key", "ok", f"opens the passwords of {len(sealed)} datasets")
 
 
 def _server(connection: psycopg.Connection) -> Finding:

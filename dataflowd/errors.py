@@ -71,3 +71,7 @@ class NotAllowedError(DataflowError):
 
 class NotFoundError(DataflowError):
     code = "NOT_FOUND"
+
+
+class InvalidCredentialError(DataflowError):
+    code = "INVALID_CREDENTIAL"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataflowd.errors import EXIT, DataflowError
 
-RETRY_IS_FUTILE = frozenset({"INVALID_PATH", "INVALID_OPTION", "INVALID_CODE", "MISSING_JARS", "NO_OUTPUT"})
+RETRY_IS_FUTILE = frozenset(
+    {"INVALID_PATH", "INVALID_OPTION", "INVALID_CODE", "INVALID_CREDENTIAL", "MISSING_JARS", "NO_OUTPUT"}
+)
 
 
 class AttemptError(DataflowError):

@@ -2,11 +2,14 @@
 
 Whatever a person or a log file sees goes through here once: error messages, log values, printed settings. Masking
 rather hides too much than too little; escaping keeps a hostile value from forging a line or steering a terminal.
+A process that has opened a password says so with `hide`, and from then on masks it wherever it stands.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from urllib.parse import quote
 
 MASK = "***"
 
@@ -16,9 +19,10 @@ _SECRET_NAME = re.compile(rf"{_NAME}[a-z0-9_]*", re.IGNORECASE)
 # scheme://user:password@host; greedy, because an unescaped @ may stand in the password. It starts where a word does:
 # starting anywhere would take the square of the length of a long one.
 _URL_PASSWORD = re.compile(r"(?P<head>(?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s:/@]*:)\S+(?=@)", re.IGNORECASE)
-# password=x, password='x y', "password": "x": libpq's form, query strings, and dumps of mappings.
+# password=x, password='x y', "password": "x": libpq's form, query strings, and dumps of mappings. A code of ours, with
+# its reason behind it, is none.
 _NAMED_VALUE = re.compile(
-    rf"(?P<head>\b{_NAME}[\"']?\s*[=:]\s*)"
+    rf"(?P<head>\b(?!INVALID_CREDENTIAL\b){_NAME}[\"']?\s*[=:]\s*)"
     r"(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|(?:\\.|[^\s\\,;)}\]\"'])+)",
     re.IGNORECASE,
 )
@@ -26,6 +30,9 @@ _NAMED_VALUE = re.compile(
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+# Passwords that this process has opened, longest first: one may be a part of another. Shorter ones would mask words.
+_hidden: list[str] = []
+HIDDEN_CHARACTERS = 4
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\x1b": r"\x1b"}
 _TWO_DIGITS = 0xFF
 
@@ -34,8 +41,17 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_NAME.fullmatch(name) is not None
 
 
+def hide(secret: str) -> None:
+    """Masks this text from now on, also as URLs and JSON write it."""
+    forms = {secret, quote(secret, safe=""), json.dumps(secret)[1:-1]}
+    added = [form for form in forms if len(form) >= HIDDEN_CHARACTERS and form not in _hidden]
+    _hidden[:] = sorted([*_hidden, *added], key=len, reverse=True)
+
+
 def mask(text: str) -> str:
-    """The text without the passwords of connection strings and without values named like secrets."""
+    """The text without opened passwords, those of connection strings, and values named like secrets."""
+    for secret in _hidden:
+        text = text.replace(secret, MASK)
     return _NAMED_VALUE.sub(rf"\g<head>{MASK}", _URL_PASSWORD.sub(rf"\g<head>{MASK}", text))
 
 

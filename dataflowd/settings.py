@@ -26,7 +26,7 @@ from dataflowd.nearest import did_you_mean
 ENV_PREFIX = "DATAFLOW_"
 CONFIG_VARIABLE = "DATAFLOW_CONFIG"
 SYSTEM_CONFIG = Path("/etc/dataflowd/config.toml")
-PATHS = ("data_dir", "root", "allowed_roots", "flows", "java_home", "log_dir")
+PATHS = ("data_dir", "root", "allowed_roots", "flows", "java_home", "log_dir", "key_file", "passphrase_file")
 
 
 def default_data_dir() -> Path:
@@ -139,6 +139,22 @@ class Settings(BaseSettings):
     )
     http_host: str = Field("127.0.0.1", description="address of /health and /metrics")
     http_port: int = Field(8470, ge=0, le=65535, description="port of /health and /metrics; 0: none")
+    key_file: Path | None = Field(
+        None,
+        description="file of the private keys that open sealed passwords, mode 0600; default: what key_command "
+        "prints, else the systemd credential dataflowd.key, else <data_dir>/key",
+    )
+    key_command: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
+        default_factory=list, description="program and arguments that print the private keys, without a shell"
+    )
+    passphrase_file: Path | None = Field(
+        None,
+        description="file of the keys' passphrase, mode 0600; default: the systemd credential dataflowd.passphrase",
+    )
+    trusted_keys: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
+        default_factory=list,
+        description="ids of the keys that this host seals passwords with; default: whatever the database offers",
+    )
     log_dir: Path | None = Field(
         None, description="where the output of attempts is kept; default <data_dir>/log"
     )
@@ -149,7 +165,7 @@ class Settings(BaseSettings):
         "auto", description="auto: readable on a terminal, JSON elsewhere"
     )
 
-    @field_validator("data_dir", "java_home", "log_dir")
+    @field_validator("data_dir", "java_home", "log_dir", "key_file", "passphrase_file")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         return value and value.expanduser().absolute()

@@ -242,3 +242,26 @@ SELECT dataflow.work_order(%(attempt)s, %(token)s);
 
 -- code_version: say which code and configuration a job runs with now
 SELECT dataflow.code_version(%(jobid)s, %(code_hash)s, %(config_hash)s);
+
+-- keys: every key, and what is sealed with it
+SELECT * FROM dataflow.keys WHERE %(every)s OR retired IS NULL OR datasets > 0;
+
+-- add_key: passwords are sealed with this key from now on
+SELECT dataflow.add_key(%(suite)s, %(public_key)s) AS keyid;
+
+-- retire_key: nothing is sealed with this key any more
+SELECT dataflow.retire_key(%(keyid)s) AS retired;
+
+-- sealing_key: the key that passwords are sealed with
+SELECT keyid, suite, public_key FROM dataflow.sealing_key();
+
+-- credential: what the password of a dataset is for
+SELECT d.datasetid::text, d.username, d.hostname, d.database, d.encryptedpass
+FROM dataflow._known_dataset(%(datasetid)s) AS known, dataflow.dataset d WHERE d.datasetid = %(datasetid)s;
+
+-- credentials: every sealed password, and what it is for
+SELECT datasetid::text, username, hostname, database, encryptedpass FROM dataflow.dataset
+WHERE encryptedpass IS NOT NULL AND retired IS NULL ORDER BY datasetid;
+
+-- seal: store a sealed password, in the place of the one that it replaces
+SELECT dataflow.seal(%(datasetid)s, %(sealed)s, %(was)s) AS sealed;

@@ -53,6 +53,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Set up": {
         "init": ("setup", "create or upgrade the schema"),
         "apply": ("apply", "check a flow file and store it"),
+        "key": ("credentials", "keys that passwords are sealed with: generate, list, rotate"),
+        "seal": ("credentials", "seal the password of a dataset"),
         "doctor": ("doctor", "check this host and its database"),
         "embedded": ("embedded", "the embedded Postgres by hand"),
     },

@@ -90,6 +90,21 @@ RESUBMITTED = {
 }
 
 KEYS: dict[str, Shape] = {
+    "key generate": Shape({"keyid": "text", "suite": "text", "file": "text"}, is_list=False),
+    "key list": Shape(
+        {
+            "keyid": "text",
+            "suite": "text",
+            "created": "time",
+            "retired": "time?",
+            "datasets": "integer",
+            "is_current": "boolean",
+        }
+    ),
+    "key rotate": Shape(
+        {"keyid": "text", "sealed": "list", "retired": "list", "failed": "integer"}, is_list=False
+    ),
+    "seal": Shape({"datasetid": "text", "keyid": "text"}, is_list=False),
     "status": Shape(
         {
             "at": "time",

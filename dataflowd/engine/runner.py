@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from dataflowd import log, supervise
+from dataflowd.keyfile import KeySource
+from dataflowd.runner import secrets as credentials
 from dataflowd.runner import session, submitted, wire
 
 if TYPE_CHECKING:
@@ -265,7 +267,7 @@ def _command(  # noqa: PLR0913, PLR0917 - a process has that many sides
         "PYTHONUNBUFFERED": "1",
         wire.SOCKET_VARIABLE: str(directory / "socket"),
         wire.TOKEN_VARIABLE: token,
-    }
+    } | credentials.offer(KeySource.of(settings))
     if reuse > 1:
         return [sys.executable, "-m", "dataflowd.runner"], env | {session.CONF_VARIABLE: json.dumps(conf)}
     import pyspark  # noqa: PLC0415 - where it lies is all that is asked

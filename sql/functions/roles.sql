@@ -1,8 +1,8 @@
 -- Who may do what. Applied after all other files, and again with every change of one.
 --   dataflow_reader    sees everything but tokens, changes nothing
---   dataflow_operator  also registers, holds, resubmits, cancels, and sets limits; cannot claim or finish
+--   dataflow_operator  also registers, holds, resubmits, cancels, seals passwords, and sets limits; cannot claim or finish
 --   dataflow_daemon    also claims, finishes, rescues; what `dataflowd run` connects as
---   dataflow_admin     owns the schema; applies flows and upgrades
+--   dataflow_admin     owns the schema; applies flows, upgrades, and adds keys: who adds one reads what is sealed with it
 
 GRANT USAGE ON SCHEMA dataflow TO dataflow_reader, dataflow_operator, dataflow_daemon;
 REVOKE ALL ON ALL TABLES IN SCHEMA dataflow FROM PUBLIC, dataflow_reader, dataflow_operator, dataflow_daemon;
@@ -29,8 +29,9 @@ GRANT EXECUTE ON FUNCTION
     dataflow._long_sortkey(text), dataflow._known_job(text), dataflow._known_dataset(text), dataflow._checked_dataid(text)
     TO dataflow_reader;
 
-GRANT SELECT ON dataflow.daemons, dataflow.limits, dataflow.jobs, dataflow.datasets TO dataflow_reader;
+GRANT SELECT ON dataflow.daemons, dataflow.limits, dataflow.jobs, dataflow.datasets, dataflow.keys TO dataflow_reader;
 GRANT EXECUTE ON FUNCTION
+    dataflow.sealing_key(),
     dataflow.causes(text), dataflow.rates(), dataflow.overview(text),
     dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer), dataflow.chunk_map(text, integer, text, text),
     dataflow.runs(text, boolean, timestamptz, integer), dataflow.attempts(text, text), dataflow.run_state(text, text),
@@ -46,7 +47,8 @@ GRANT EXECUTE ON FUNCTION
     dataflow.hold(text, text, text), dataflow.release(text, text), dataflow.cancel(text, text, text),
     dataflow.resubmit(jsonb, boolean, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
     dataflow.hold_chunks(jsonb, text, boolean), dataflow.release_chunks(jsonb, boolean), dataflow.cancel_runs(jsonb, text, boolean),
-    dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb)
+    dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb),
+    dataflow.seal(text, text, text)
     TO dataflow_operator;
 
 GRANT SELECT ON dataflow.daemon TO dataflow_daemon;

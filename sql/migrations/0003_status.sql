@@ -231,7 +231,7 @@ CREATE TABLE dataflow.event (
     at timestamptz NOT NULL DEFAULT clock_timestamp(),
     actor text NOT NULL DEFAULT session_user,
     application text NOT NULL DEFAULT current_setting('application_name'),
-    kind text NOT NULL CHECK (kind IN ('status', 'queued', 'blocked', 'refused', 'control', 'daemon')),
+    kind text NOT NULL CHECK (kind IN ('status', 'queued', 'blocked', 'refused', 'control', 'daemon', 'credential')),
     jobid text COLLATE "C" NOT NULL DEFAULT '',
     dataid text COLLATE "C" NOT NULL DEFAULT '',
     datasetid text COLLATE "C",
@@ -249,7 +249,7 @@ COMMENT ON COLUMN dataflow.event.actor IS 'The database user who did it';
 COMMENT ON COLUMN dataflow.event.application IS 'The program it was done with (application_name)';
 COMMENT ON COLUMN dataflow.event.event IS 'Number of the event; a later one is larger';
 COMMENT ON COLUMN dataflow.event.at IS 'When it happened';
-COMMENT ON COLUMN dataflow.event.kind IS 'What it is about: a status, the queue, a refusal, a control or a daemon';
+COMMENT ON COLUMN dataflow.event.kind IS 'What it is about: a status, the queue, a refusal, a control, a daemon or a credential';
 COMMENT ON COLUMN dataflow.event.from_status IS 'Status before';
 COMMENT ON COLUMN dataflow.event.to_status IS 'Status after';
 

@@ -30,6 +30,7 @@ OPERATES: list[LiteralString] = [
     "UPDATE dataflow.control SET concurrency = 3 WHERE scope = 'global'",
     "SELECT dataflow.pause('job:clean_orders')",
     "SELECT dataflow.set_concurrency('job:clean_orders', 2)",
+    "SELECT dataflow.seal('raw', 'dataflowd-sealed-v1.x25519.00000000000000000000000000000000.AAAA')",
 ]
 READS: list[LiteralString] = [
     "SELECT * FROM dataflow.five_questions('clean_orders', '2026-01-01')",
@@ -40,6 +41,8 @@ READS: list[LiteralString] = [
     "SELECT * FROM dataflow.stale",
     "SELECT jobid, dataid, outcome FROM dataflow.attempt",
     "SELECT * FROM dataflow.event",
+    "SELECT * FROM dataflow.sealing_key()",
+    "SELECT * FROM dataflow.keys",
 ]
 FORGES: list[LiteralString] = [
     "SELECT * FROM dataflow.claim('alpha', gen_random_uuid(), 1)",
@@ -55,6 +58,9 @@ FORGES: list[LiteralString] = [
     "SELECT dataflow.rebuild_work()",
     "SELECT * FROM dataflow.apply_flow('{}')",
     "INSERT INTO dataflow.job (jobid) VALUES ('mine')",
+    "SELECT dataflow.add_key('x25519', decode(repeat('00', 32), 'hex'))",
+    "SELECT dataflow.retire_key('00000000000000000000000000000000')",
+    "UPDATE dataflow.dataset SET encryptedpass = NULL",
     "CREATE FUNCTION dataflow.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
 ]
 
@@ -76,6 +82,9 @@ def running(pipeline: World) -> World:
     pipeline.ready("raw", DAY)
     pipeline.do("SELECT dataflow.hold('raw', '2026-01-03')")
     pipeline.daemon().claim_one()
+    pipeline.as_framework(
+        "INSERT INTO dataflow.key (keyid, suite, public_key) VALUES (repeat('0', 32), 'x25519', '')"
+    )
     return pipeline
 
 

@@ -1,0 +1,279 @@
+"""Keys and sealed passwords: key generate, key list, key rotate, seal.
+
+A password comes from a prompt or from standard input, never from the command line, and leaves this process sealed.
+Rotation goes one dataset at a time and can be repeated: what is sealed with the current key already is left alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dataflowd.ctl import options
+from dataflowd.ctl.ask import ask, call, connected, explain
+from dataflowd.ctl.output import say
+from dataflowd.ctl.setup import settings_of
+from dataflowd.ctl.show import as_json, counted, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import psycopg
+
+    from dataflowd.keyfile import KeySource, Ring
+    from dataflowd.seal import Binding, PrivateKey, PublicKey
+    from dataflowd.settings import Settings
+
+SEALED = "<what dataflowctl has sealed>"
+
+SuiteOption = Annotated[
+    Literal["mlkem768-x25519", "x25519"],
+    typer.Option("--suite", help="mlkem768-x25519 also withstands quantum computers; x25519 is short."),
+]
+Passphrase = Annotated[
+    bool,
+    typer.Option("--passphrase", help="Protect it: asked for, or read from the setting passphrase_file."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    group = typer.Typer(
+        no_args_is_help=True, rich_markup_mode=None, help="Keys that passwords are sealed with."
+    )
+    options.add(group, generate, prefix="key")
+    options.add(group, list_, "list", prefix="key")
+    options.add(group, rotate, prefix="key")
+    app.add_typer(group, name="key")
+    options.add(app, seal)
+
+
+def generate(
+    context: typer.Context,
+    *,
+    suite: SuiteOption = "mlkem768-x25519",
+    passphrase: Passphrase = False,
+    json: options.Json = False,
+) -> None:
+    """Make a key pair: the private key goes to the key file, mode 0600; the public one to the database.
+
+    Passwords are sealed with it from now on. An earlier key stays in the file for what it has sealed. Run it as the
+    user who runs the jobs, on their host; copy the file to every other host that runs them.
+
+    Examples:
+    dataflowctl key generate
+    dataflowctl key generate --passphrase
+    """
+    settings = settings_of(context)
+    with connected(context) as connection:
+        key, path = _made(connection, settings, suite, protected=passphrase)
+    if json:
+        as_json({"keyid": key.keyid, "suite": suite, "file": str(path)})
+        return
+    say(f"key {key.keyid} is in {path}: keep a copy in a safe place, nothing else opens what it seals")
+    say("next: dataflowctl seal DATASET")
+
+
+def list_(
+    context: typer.Context,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Also retired ones that nothing uses.")] = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Keys, and how many passwords are sealed with each. An old key is listed until nothing uses it."""
+    found = ask(context, call("keys", every=every), explained=explained)
+    if json:
+        as_json(found)
+        return
+    table(
+        ["key", "suite", "created", "retired", "datasets", "current"],
+        [
+            [row["keyid"], row["suite"], row["created"], row["retired"], row["datasets"], row["is_current"]]
+            for row in found
+        ],
+    )
+
+
+def rotate(
+    context: typer.Context,
+    *,
+    suite: SuiteOption = "mlkem768-x25519",
+    passphrase: Passphrase = False,
+    json: options.Json = False,
+) -> None:
+    """Seal every password anew, with a new key. It needs the old key, and can be repeated after a crash.
+
+    A new key is made unless some passwords are still sealed with an old one: then it goes on with those. With several
+    hosts: dataflowctl key generate, copy the key file to all of them, then dataflowctl key rotate.
+
+    Examples:
+    dataflowctl key rotate
+    """
+    from dataflowd.errors import DataflowError, InvalidCredentialError
+    from dataflowd.keyfile import KeySource
+
+    settings = settings_of(context)
+    with connected(context) as connection:
+        ring = KeySource.of(settings).ring(_asked)
+        if not _unfinished(connection):
+            _made(connection, settings, suite, protected=passphrase)
+            ring = KeySource.of(settings).ring(_asked)
+        current = _sealing_key(connection, settings)
+        done, failures = [], []
+        for row in call("credentials").send(connection):
+            try:
+                if _resealed(connection, row, ring, current):
+                    done.append(row["datasetid"])
+            except DataflowError as error:
+                failures.append(error)
+        retired = [] if failures else _retire_unused(connection, current)
+    if json:
+        as_json({"keyid": current.keyid, "sealed": done, "retired": retired, "failed": len(failures)})
+    else:
+        say(f"key {current.keyid}: {counted(len(done), 'password')} sealed anew")
+        for keyid in retired:
+            say(f"key {keyid} is retired; take its line out of the key file when no backup needs it")
+    if failures:
+        raise InvalidCredentialError(
+            "; ".join(error.message for error in failures), "correct these, then run it again"
+        )
+
+
+def seal(
+    context: typer.Context,
+    dataset: options.Dataset,
+    *,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Seal the password of a dataset, which is asked for, or read from standard input.
+
+    It opens only for this dataset with its present username, hostname and database: seal it again when one of them
+    changes.
+
+    Examples:
+    dataflowctl seal orders_db
+    pass show orders_db | dataflowctl seal orders_db
+    """
+    from dataflowd.seal import seal as sealed_with
+
+    if explained:
+        explain(
+            call("sealing_key"),
+            call("credential", datasetid=dataset),
+            call("seal", datasetid=dataset, sealed=SEALED, was=None),
+        )
+    with connected(context) as connection:
+        [row] = call("credential", datasetid=dataset).send(connection)
+        key = _sealing_key(connection, settings_of(context))
+        value = sealed_with(_password(dataset), key, _binding(row))
+        call("seal", datasetid=dataset, sealed=value, was=None).send(connection)
+    if json:
+        as_json({"datasetid": dataset, "keyid": key.keyid})
+    else:
+        say(f"{dataset}: sealed with key {key.keyid}")
+
+
+def _made(
+    connection: psycopg.Connection, settings: Settings, suite: str, *, protected: bool
+) -> tuple[PublicKey, Path]:
+    """First the file, then the database: a key that passwords are sealed with is never lost."""
+    from dataflowd import keyfile
+    from dataflowd import seal as sealing
+    from dataflowd.errors import NotAllowedError
+
+    source = keyfile.KeySource.of(settings)
+    path = source.file
+    if path is None:
+        raise NotAllowedError(
+            "the setting key_command says where the keys come from, and nothing can be written there",
+            "make the key with DATAFLOW_KEY_FILE set and key_command unset, then bring it where the command finds it",
+        )
+    key = _waiting(connection, source, suite) if path.exists() else None
+    if key is None:
+        key = sealing.generate(suite)
+        phrase = source.passphrase(lambda: _asked(twice=True)) if protected else None
+        keyfile.add(path, [keyfile.line(key, phrase)])
+    call("add_key", suite=suite, public_key=key.public.raw).send(connection)
+    return key.public, path
+
+
+def _waiting(connection: psycopg.Connection, source: KeySource, suite: str) -> PrivateKey | None:
+    """A key that is in the file and not in the database: whoever made it did not come to the end."""
+    known = {row["keyid"] for row in call("keys", every=True).send(connection)}
+    ring = source.ring(_asked)
+    return next((key for keyid, key in ring.items() if keyid not in known and key.suite == suite), None)
+
+
+def _unfinished(connection: psycopg.Connection) -> bool:
+    return any(row["datasets"] and not row["is_current"] for row in call("keys", every=True).send(connection))
+
+
+def _sealing_key(connection: psycopg.Connection, settings: Settings) -> PublicKey:
+    """The database may have been written to by anybody: a key that bears a wrong id, or is not trusted, is refused."""
+    from dataflowd.errors import InvalidCredentialError
+    from dataflowd.seal import PublicKey
+
+    [row] = call("sealing_key").send(connection)
+    key = PublicKey(row["suite"], bytes(row["public_key"]))
+    if key.keyid != row["keyid"]:
+        raise InvalidCredentialError(
+            f"the public key in the database is not the key {row['keyid']}: somebody has exchanged it",
+            "seal nothing, and find out who wrote to the table key",
+        )
+    if settings.trusted_keys and key.keyid not in settings.trusted_keys:
+        raise InvalidCredentialError(
+            f"the database offers the key {key.keyid}, which is none of the trusted_keys of this host",
+            "ask who has made it; if it is right, add it to the setting trusted_keys",
+        )
+    return key
+
+
+def _resealed(connection: psycopg.Connection, row: dict[str, Any], ring: Ring, current: PublicKey) -> bool:
+    from dataflowd.seal import keyid_of, seal, unseal
+
+    if keyid_of(row["encryptedpass"]) == current.keyid:
+        return False
+    value = seal(unseal(row["encryptedpass"], ring, _binding(row)), current, _binding(row))
+    stored = call("seal", datasetid=row["datasetid"], sealed=value, was=row["encryptedpass"])
+    # Somebody who has sealed it meanwhile has done so with the current key.
+    return bool(stored.send(connection)[0]["sealed"])
+
+
+def _retire_unused(connection: psycopg.Connection, current: PublicKey) -> list[str]:
+    old = [
+        row["keyid"]
+        for row in call("keys", every=False).send(connection)
+        if row["keyid"] != current.keyid and not row["datasets"] and row["retired"] is None
+    ]
+    for keyid in old:
+        call("retire_key", keyid=keyid).send(connection)
+    return old
+
+
+def _binding(row: dict[str, Any]) -> Binding:
+    from dataflowd.seal import Binding
+
+    return Binding(row["datasetid"], row["username"], row["hostname"], row["database"])
+
+
+def _password(dataset: str) -> str:
+    if sys.stdin.isatty():
+        return str(typer.prompt(f"password of {dataset}", hide_input=True, confirmation_prompt=True))
+    given = sys.stdin.read().removesuffix("\n")
+    if not given or "\0" in given:
+        raise typer.BadParameter("standard input holds no password")
+    return given
+
+
+def _asked(*, twice: bool = False) -> str:
+    from dataflowd.errors import InvalidCredentialError
+
+    if not sys.stdin.isatty():
+        raise InvalidCredentialError(
+            "the key is protected by a passphrase, and nobody is at a terminal to type it",
+            "put it into a file of mode 0600 and name that in DATAFLOW_PASSPHRASE_FILE",
+        )
+    return str(typer.prompt("passphrase of the key", hide_input=True, confirmation_prompt=twice))

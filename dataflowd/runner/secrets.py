@@ -1,0 +1,57 @@
+"""Passwords of datasets, opened in the process that executes the job, when the job first needs one.
+
+The daemon says where the key is (`offer`) and never reads it. What was opened is known to `masking` in this process,
+so that no line of the job's output carries it out. It is never put into Spark's configuration or its options as a
+default: whoever opens it hands it to the one connection that needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from dataflowd import masking
+from dataflowd.errors import InvalidCredentialError
+
+if TYPE_CHECKING:
+    from dataflowd.keyfile import KeySource, Ring
+    from dataflowd.order import Dataset
+
+KEY_VARIABLE = "DATAFLOW_RUNNER_KEY"
+
+_lock = threading.Lock()
+_ring: list[Ring] = []
+
+
+def offer(source: KeySource) -> dict[str, str]:
+    """What a runner's environment gets: where the key is."""
+    return {KEY_VARIABLE: json.dumps(source.document())}
+
+
+def password_of(dataset: Dataset) -> str | None:
+    """The opened password; None: none was sealed. Raises InvalidCredentialError."""
+    from dataflowd.seal import Binding, unseal  # noqa: PLC0415 - most jobs open nothing, and need no cryptography
+
+    connection = dataset.connection
+    if connection.encryptedpass is None:
+        return None
+    binding = Binding(dataset.name, connection.username, connection.hostname, connection.database)
+    password = unseal(connection.encryptedpass, _keys(), binding)
+    masking.hide(password)
+    return password
+
+
+def _keys() -> Ring:
+    """Read when first needed, and once: a runner serves many attempts."""
+    from dataflowd.keyfile import KeySource  # noqa: PLC0415
+
+    with _lock:
+        if not _ring:
+            if KEY_VARIABLE not in os.environ:
+                raise InvalidCredentialError(
+                    "this process was given no key", "passwords are opened by jobs that a daemon runs"
+                )
+            _ring.append(KeySource.parse(json.loads(os.environ[KEY_VARIABLE])).ring())
+        return _ring[0]
