@@ -137,6 +137,19 @@ class Settings(BaseSettings):
         ge=0,
         description="seconds that a stopping daemon lets its attempts go on before it gives them back",
     )
+    gc_interval: int = Field(
+        3600, ge=0, description="seconds between two collections of directories that nobody needs; 0: none"
+    )
+    gc_grace: int = Field(
+        86400,
+        ge=0,
+        description="seconds for which the directory of an attempt that published nothing is kept after its end",
+    )
+    gc_retention: int = Field(
+        604800,
+        ge=0,
+        description="seconds for which a version of a chunk is kept after the next was published",
+    )
     http_host: str = Field("127.0.0.1", description="address of /health and /metrics")
     http_port: int = Field(8470, ge=0, le=65535, description="port of /health and /metrics; 0: none")
     key_file: Path | None = Field(

@@ -265,3 +265,12 @@ WHERE encryptedpass IS NOT NULL AND retired IS NULL ORDER BY datasetid;
 
 -- seal: store a sealed password, in the place of the one that it replaces
 SELECT dataflow.seal(%(datasetid)s, %(sealed)s, %(was)s) AS sealed;
+
+-- gc_places: where attempts of this environment write files
+SELECT datasetid::text, location FROM dataflow.dataset
+WHERE location IS NOT NULL AND format <> 'none' AND coalesce(environment, %(environment)s) = %(environment)s ORDER BY datasetid;
+
+-- gc_collect: which of these directories may be removed; unless it is a dry run, superseded versions are marked as collected
+SELECT datasetid, dataid, attempt, why, since, claimed, written_until
+FROM dataflow.collect(%(datasets)s::text[], %(dataids)s::text[], %(attempts)s::bigint[],
+    make_interval(secs => %(grace)s), make_interval(secs => %(retention)s), %(dry_run)s);

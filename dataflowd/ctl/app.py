@@ -46,6 +46,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Maintain": {
         "delete": ("maintain", "forget what a job did"),
+        "gc": ("collect", "remove directories that nobody needs"),
         "prune": ("maintain", "delete old history"),
         "rebuild": ("maintain", "make the derived tables anew"),
         "psql": ("maintain", "open psql on the database in use"),

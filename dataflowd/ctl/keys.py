@@ -351,6 +351,16 @@ KEYS: dict[str, Shape] = {
         },
         is_list=False,
     ),
+    "gc": Shape(
+        {
+            "dry_run": "boolean",
+            "count": "integer",
+            "bytes": "integer",
+            "directories": "list of {dataset, dataid, attempt, why, since, path, bytes, kept}",
+            "skipped": "list of {dataset, location, why}",
+        },
+        is_list=False,
+    ),
     "prune": Shape({"dry_run": "boolean", "events": "integer"}, is_list=False),
     "rebuild": Shape({"queued": "integer", "folded": "integer"}, is_list=False),
 }

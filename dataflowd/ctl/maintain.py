@@ -38,7 +38,7 @@ def delete(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Forget what a job did: status, attempts, versions, statistics, quarantine. Refused while it runs.
 
-    Files stay until they are collected, and the history stays. A run whose inputs are ready is queued anew: pause the
+    Files stay until `gc` collects them, and the history stays. A run whose inputs are ready is queued anew: pause the
     job first where that is not wanted.
 
     Examples:

@@ -17,7 +17,7 @@ from dataflowd import __version__
 from dataflowd.attempt import Attempt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from dataflowd.attempt import Result
     from dataflowd.daemon.link import Link, Row
@@ -158,6 +158,16 @@ async def next_tick(link: Link) -> float | None:
     """Seconds until a calendar's next period is due; None: there is no calendar."""
     seconds: float | None = (await link.call("daemon_next_tick"))[0][0]
     return seconds
+
+
+async def gc_places(link: Link, environment: str) -> list[Row]:
+    """Name and location of each dataset."""
+    return await link.call("gc_places", {"environment": environment})
+
+
+async def gc_collect(link: Link, batch: Mapping[str, object], grace: float, retention: float) -> list[Row]:
+    limits = {"grace": grace, "retention": retention, "dry_run": False}
+    return await link.call("gc_collect", {**batch, **limits})
 
 
 async def fold(link: Link) -> None:

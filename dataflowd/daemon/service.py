@@ -22,6 +22,7 @@ from dataflowd import db, log
 from dataflowd.daemon import (
     calendar,
     calls,
+    collector,
     control,
     finisher,
     leases,
@@ -143,6 +144,7 @@ async def _serve(state: State, services: anyio.abc.TaskGroup, reload: Callable[[
     start("control", lambda: control.run(state))
     start("oversight", lambda: oversight.run(state))
     start("calendar", lambda: calendar.run(state))
+    start("collector", lambda: collector.run(state))
     start("finisher", lambda: finisher.run(state))
     start("scheduler", lambda: scheduler.run(state))
     start("systemd", lambda: systemd.run(state))

@@ -8,7 +8,6 @@ Whatever happens becomes a result; only the death of the process has none.
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Protocol
@@ -46,7 +45,6 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
     """The result as a document: all of dataflowd.attempt.Result but the attempt and its token."""
     result: dict[str, Any] = {
         "outcome": "FAILED",
-        "started": dt.datetime.now(dt.UTC).isoformat(),
         "code_hash": order.code_hash,
         "config_hash": order.config_hash,
     }

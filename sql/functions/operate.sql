@@ -1051,11 +1051,18 @@ BEGIN
     WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen) AND s.datasetid = split_part(i, '/', 1) AND s.dataid = split_part(i, '/', 2)
         AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid;
     PERFORM dataflow.delete_chunk(o.datasetid, c.dataid) FROM unnest(chosen) AS c (dataid), dataflow.job_output o WHERE o.jobid = delete_runs.jobid;
-    DELETE FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen);
+    WITH gone AS (
+        DELETE FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen)
+        RETURNING a.attempt, a.jobid, a.dataid, a.claimed, a.ended, a.started, a.outcome
+    )
+    INSERT INTO dataflow.forgotten (attempt, datasetid, dataid, claimed, ended)
+    SELECT g.attempt, o.datasetid, g.dataid, g.claimed, dataflow._written_until(g.outcome, g.ended)
+    FROM gone g JOIN dataflow.job_output o ON o.jobid = g.jobid WHERE dataflow._may_have_written(g.outcome, g.started)
+    ON CONFLICT DO NOTHING;
     DELETE FROM dataflow.quarantine q WHERE q.jobid = delete_runs.jobid AND q.dataid = ANY (chosen);
 END $$;
 COMMENT ON FUNCTION dataflow.delete_runs(text, text[], boolean, integer) IS
-    'Forgets runs of a job: status, locks, attempts, versions, statistics and quarantine. Files stay for gc, history stays, and a run whose inputs are READY is queued anew. dry_run => true only shows them';
+    'Forgets runs of a job: status, locks, attempts, versions, statistics and quarantine. Files stay until they are collected, history stays, and a run whose inputs are READY is queued anew. dry_run => true only shows them';
 
 CREATE OR REPLACE FUNCTION dataflow.prunable(older_than interval) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER

@@ -162,11 +162,17 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    DELETE FROM dataflow.manifest m WHERE m.datasetid = delete_chunk.datasetid AND m.dataid = delete_chunk.dataid;
+    WITH gone AS (
+        DELETE FROM dataflow.manifest m WHERE m.datasetid = delete_chunk.datasetid AND m.dataid = delete_chunk.dataid
+        RETURNING m.attempt, m.datasetid, m.dataid
+    )
+    INSERT INTO dataflow.forgotten (attempt, datasetid, dataid, claimed, ended)
+    SELECT a.attempt, g.datasetid, g.dataid, a.claimed, a.ended FROM gone g JOIN dataflow.attempt a ON a.attempt = g.attempt
+    ON CONFLICT DO NOTHING;
     RETURN true;
 END $$;
 COMMENT ON FUNCTION dataflow.delete_chunk(text, text) IS
-    'Forgets a chunk: its status, locks and manifests. Its files stay for gc, its history stays. False: there was none';
+    'Forgets a chunk: its status, locks and manifests. Its files stay until they are collected, its history stays. False: there was none';
 
 CREATE OR REPLACE FUNCTION dataflow.prune(older_than interval) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER

@@ -9,7 +9,7 @@ REVOKE ALL ON ALL TABLES IN SCHEMA dataflow FROM PUBLIC, dataflow_reader, datafl
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dataflow FROM PUBLIC, dataflow_reader, dataflow_operator, dataflow_daemon;
 
 GRANT SELECT ON dataflow.migration, dataflow.dataset, dataflow.job, dataflow.job_input, dataflow.job_output, dataflow.datastatus,
-    dataflow.work, dataflow.open_run, dataflow.recheck, dataflow.manifest, dataflow.check_result, dataflow.node_stat, dataflow.quarantine,
+    dataflow.work, dataflow.open_run, dataflow.recheck, dataflow.manifest, dataflow.forgotten, dataflow.check_result, dataflow.node_stat, dataflow.quarantine,
     dataflow.event, dataflow.control, dataflow.counter, dataflow.partitioning, dataflow.batch, dataflow.key,
     dataflow.stale, dataflow.chunk_count TO dataflow_reader;
 -- The token is the fence, the incarnation the right to claim: people do not see them.
@@ -48,7 +48,8 @@ GRANT EXECUTE ON FUNCTION
     dataflow.resubmit(jsonb, boolean, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
     dataflow.hold_chunks(jsonb, text, boolean), dataflow.release_chunks(jsonb, boolean), dataflow.cancel_runs(jsonb, text, boolean),
     dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb),
-    dataflow.seal(text, text, text)
+    dataflow.seal(text, text, text),
+    dataflow.collect(text[], text[], bigint[], interval, interval, boolean)
     TO dataflow_operator;
 
 GRANT SELECT ON dataflow.daemon TO dataflow_daemon;
@@ -58,5 +59,5 @@ GRANT EXECUTE ON FUNCTION
     dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.claim(text, uuid, integer), dataflow.started(bigint, uuid),
     dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),
     dataflow.tick(timestamptz), dataflow.fold_counters(), dataflow.ready(text, text[], boolean, text), dataflow.work_order(bigint, uuid),
-    dataflow.code_version(text, text, text)
+    dataflow.code_version(text, text, text), dataflow.collect(text[], text[], bigint[], interval, interval, boolean)
     TO dataflow_daemon;

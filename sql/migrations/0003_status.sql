@@ -71,6 +71,7 @@ CREATE TABLE dataflow.manifest (
     columns text,
     fingerprint text,
     published timestamptz NOT NULL DEFAULT now(),
+    collected timestamptz,
     PRIMARY KEY (datasetid, dataid, version)
 );
 CREATE INDEX manifest_attempt ON dataflow.manifest (attempt);
@@ -81,6 +82,20 @@ COMMENT ON COLUMN dataflow.manifest.bytes IS 'Size of all files';
 COMMENT ON COLUMN dataflow.manifest.rows IS 'Number of rows, as counted and as the files say';
 COMMENT ON COLUMN dataflow.manifest.fingerprint IS 'Hash of the content, where the job gives one';
 COMMENT ON COLUMN dataflow.manifest.published IS 'When it became current';
+COMMENT ON COLUMN dataflow.manifest.collected IS 'When its files were removed, because a later version had long replaced it; NULL: they are there';
+
+CREATE TABLE dataflow.forgotten (
+    attempt bigint NOT NULL,
+    datasetid dataflow.name NOT NULL,
+    dataid dataflow.chunkid NOT NULL,
+    claimed timestamptz NOT NULL,
+    ended timestamptz,
+    forgotten timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (attempt, datasetid)
+);
+COMMENT ON TABLE dataflow.forgotten IS
+    'Attempts whose runs or chunks were deleted: collect() knows by them that the files were ours, and since when nobody wants them';
+COMMENT ON COLUMN dataflow.forgotten.forgotten IS 'When the run or chunk was deleted';
 
 CREATE TABLE dataflow.datastatus (
     datasetid dataflow.name NOT NULL,

@@ -1,0 +1,165 @@
+"""gc: shows which directories nobody needs, asks, and removes them. The daemon does the same by itself: see dataflowd.gc."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dataflowd.ctl import options
+from dataflowd.ctl.ask import call, connected, explain
+from dataflowd.ctl.output import say
+from dataflowd.ctl.setup import settings_of
+from dataflowd.ctl.show import Progress, as_json, confirm, counted, preview, size
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from dataflowd.ctl.ask import Call, Row
+    from dataflowd.gc import Found, Garbage, Skipped
+    from dataflowd.settings import Settings
+
+
+def register(app: typer.Typer) -> None:
+    options.add(app, gc)
+
+
+def gc(  # noqa: PLR0913 - each is an option of the command
+    context: typer.Context,
+    *,
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AGE", help="Keep what ended since, such as 12h; default: the setting gc_grace."
+        ),
+    ] = None,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Remove directories that nobody needs, on the disks of this host, under its allowed roots.
+
+    These are the outputs of attempts that published nothing, versions that were superseded longer than gc_retention ago
+    and that nobody reads, and what was deleted. What this database does not know stays. A daemon does it every gc_interval.
+
+    Examples:
+    dataflowctl gc --dry-run
+    dataflowctl gc --grace 0s --yes
+    """
+    settings = settings_of(context)
+    seconds = settings.gc_grace if grace is None else options.age(grace).total_seconds()
+    if explained:
+        places = call("gc_places", environment=settings.environment)
+        explain(places, _decision(settings, seconds, [], dry_run=dry_run))
+    with connected(context) as connection:
+        found, skipped = _look(connection, settings, seconds)
+        if not json:
+            _preview(found)
+        if found and not dry_run:
+            confirm(f"remove {counted(len(found), 'output')} that nobody needs?", yes=yes)
+            found = _remove(connection, settings, seconds, found)
+    gone = [each for each in found if each["kept"] is None]
+    total = sum(each["bytes"] for each in gone)
+    if json:
+        directories = [{key: value for key, value in each.items() if key != "garbage"} for each in found]
+        as_json(
+            {
+                "dry_run": dry_run,
+                "count": len(gone),
+                "bytes": total,
+                "directories": directories,
+                "skipped": [
+                    {"dataset": each.dataset, "location": each.location, "why": each.why} for each in skipped
+                ],
+            }
+        )
+        return
+    for each in found:
+        if each["kept"] is not None:
+            say(f"kept {each['path']}: it {each['kept']}")
+    for place in skipped:
+        say(f"not looked into: {place.dataset}: {place.location} {place.why}")
+    if not gone:
+        say("there is nothing to remove")
+    else:
+        say(f"{'would remove' if dry_run else 'removed'} {counted(len(gone), 'output')}, {size(total)}")
+
+
+def _look(
+    connection: psycopg.Connection, settings: Settings, grace: float
+) -> tuple[list[Row], list[Skipped]]:
+    """What could be removed, as it is shown, and where nobody looked."""
+    from dataflowd import gc as collecting
+
+    rows = call("gc_places", environment=settings.environment).send(connection)
+    roots = settings.effective_allowed_roots
+    places = [collecting.place(row["datasetid"], row["location"], roots) for row in rows]
+    found = [
+        _row(garbage)
+        for batch in collecting.walk(each for each in places if isinstance(each, collecting.Place))
+        for garbage in _judged(connection, settings, grace, batch, dry_run=True)
+    ]
+    skipped = [each for each in places if isinstance(each, collecting.Skipped) and not each.is_empty]
+    return found, skipped
+
+
+def _remove(connection: psycopg.Connection, settings: Settings, grace: float, shown: list[Row]) -> list[Row]:
+    """Asks again, for a while may have passed, and removes what still may go."""
+    from dataflowd import gc as collecting
+
+    progress = Progress("removing", len(shown))
+    done: list[Row] = []
+    for start in range(0, len(shown), collecting.BATCH):
+        batch = [row["garbage"].found for row in shown[start : start + collecting.BATCH]]
+        still = {each.found: each for each in _judged(connection, settings, grace, batch, dry_run=False)}
+        for row in shown[start : start + collecting.BATCH]:
+            garbage = still.get(row["garbage"].found)
+            ended = (
+                collecting.remove(garbage)
+                if garbage
+                else collecting.Removed(is_removed=False, why_not="is needed")
+            )
+            done.append(row | {"bytes": ended.bytes, "kept": None if ended.is_removed else ended.why_not})
+            progress.advance(1)
+    progress.end()
+    return done
+
+
+def _judged(
+    connection: psycopg.Connection, settings: Settings, grace: float, batch: list[Found], *, dry_run: bool
+) -> list[Garbage]:
+    from dataflowd import gc as collecting
+
+    rows = _decision(settings, grace, batch, dry_run=dry_run).send(connection)
+    return collecting.judged(batch, [list(row.values()) for row in rows])
+
+
+def _decision(settings: Settings, grace: float, batch: list[Found], *, dry_run: bool) -> Call:
+    from dataflowd import gc as collecting
+
+    limits = {"grace": grace, "retention": settings.gc_retention, "dry_run": dry_run}
+    return call("gc_collect", **collecting.asked(batch), **limits)
+
+
+def _row(garbage: Garbage) -> Row:
+    from dataflowd import gc as collecting
+
+    found = garbage.found
+    return {
+        "dataset": found.place.dataset,
+        "dataid": found.dataid,
+        "attempt": found.attempt,
+        "why": garbage.why,
+        "since": garbage.since,
+        "path": str(found.path),
+        "bytes": collecting.size(found),
+        "kept": None,
+        "garbage": garbage,
+    }
+
+
+def _preview(found: list[Row]) -> None:
+    if found:
+        headers = ["dataset", "dataid", "attempt", "why", "since", "bytes", "path"]
+        preview(headers, [[each[header] for header in headers] for each in found])

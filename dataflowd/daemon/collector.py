@@ -1,0 +1,62 @@
+"""Removes what dead and superseded attempts left on this host's disks, once an interval: see dataflowd.gc.
+
+Every daemon walks what its host can see; two on one host do no harm. The disk is slow and the loop must not wait for it,
+so that walking and removing go on in a thread, a batch at a time.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import anyio
+import psycopg
+
+from dataflowd import gc, log
+from dataflowd.daemon import calls
+from dataflowd.daemon.link import LostLinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dataflowd.daemon.state import State
+
+_log = log.logger(__name__)
+
+
+async def run(state: State) -> None:
+    while True:
+        interval = state.settings.gc_interval
+        # An interval passes first: whoever restarts a daemon all day does not walk the disk all day.
+        await anyio.sleep(interval or state.settings.poll)
+        if not interval or state.draining:
+            continue
+        try:
+            await collect(state)
+        except (psycopg.Error, LostLinkError) as error:
+            _log.info("gc.postponed", error=str(error).strip())
+
+
+async def collect(state: State) -> None:
+    settings = state.settings
+    rows = await calls.gc_places(state.link, settings.environment)
+    places = await anyio.to_thread.run_sync(_places, rows, settings.effective_allowed_roots)
+    batches = gc.walk(places)
+    removed = total = 0
+    while batch := await anyio.to_thread.run_sync(_next, batches):
+        said = await calls.gc_collect(state.link, gc.asked(batch), settings.gc_grace, settings.gc_retention)
+        for garbage in gc.judged(batch, said):
+            done = await anyio.to_thread.run_sync(gc.remove, garbage)
+            removed, total = removed + done.is_removed, total + done.bytes
+            if not done.is_removed:
+                _log.warning("gc.kept", path=str(garbage.found.path), why=done.why_not)
+    _log.info("gc.done", removed=removed, bytes=total)
+
+
+def _places(rows: list[tuple[str, str]], allowed_roots: list[str]) -> list[gc.Place]:
+    found = (gc.place(dataset, location, allowed_roots) for dataset, location in rows)
+    return [each for each in found if isinstance(each, gc.Place)]
+
+
+def _next(batches: Iterator[list[gc.Found]]) -> list[gc.Found]:
+    return next(chain(batches, [[]]))
