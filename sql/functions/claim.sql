@@ -133,6 +133,8 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
 SET enable_memoize = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -229,6 +231,8 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
 SET enable_memoize = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -268,6 +272,8 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
 SET enable_memoize = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -280,6 +286,7 @@ DECLARE
     locked_jobids text[];
     locked_dataids text[];
 BEGIN
+    PERFORM dataflow._forget_small_plans();
     PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
     SELECT d.environment INTO daemon_environment FROM dataflow.daemon d
         WHERE d.daemon = claim.daemon AND d.incarnation = claim.incarnation AND d.stopped IS NULL AND d.lease_until > clock_timestamp()

@@ -51,6 +51,8 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
 SET enable_memoize = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -73,9 +75,10 @@ BEGIN
                 -- doubles with each try, spread by a fifth so that what failed together does not return together
                 THEN now() + coalesce(make_interval(secs => r.retry_after), j.retry_delay * (2 ^ least(a.tries - 1, 20)) * (0.9 + random() * 0.2)) END
         FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid, outcome text, code text, error text, started timestamptz,
-            retry boolean, retry_after double precision, code_hash text, config_hash text, usage jsonb),
-            dataflow.job j
-        WHERE a.attempt = r.attempt AND a.token = r.token AND a.ended IS NULL AND j.jobid = a.jobid
+            retry boolean, retry_after double precision, code_hash text, config_hash text, usage jsonb)
+        JOIN dataflow.attempt x ON x.attempt = r.attempt
+        JOIN dataflow.job j ON j.jobid = x.jobid
+        WHERE a.attempt = r.attempt AND a.token = r.token AND a.ended IS NULL
         RETURNING a.attempt
     )
     SELECT array_agg(e.attempt) INTO accepted FROM ending e;
@@ -118,6 +121,8 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
 SET enable_memoize = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -152,7 +157,7 @@ BEGIN
         FROM unnest(accepted) AS n (attempt) JOIN dataflow.attempt x ON x.attempt = n.attempt JOIN dataflow.job_output o ON o.jobid = x.jobid
         UNION ALL
         SELECT x.attempt, split_part(i, '/', 1), split_part(i, '/', 2), 'IN', x.jobid, x.dataid, x.outcome, NULL, NULL
-        FROM unnest(accepted) AS n (attempt) JOIN dataflow.attempt x ON x.attempt = n.attempt, jsonb_object_keys(x.inputs) AS i
+        FROM unnest(accepted) AS n (attempt) JOIN dataflow.attempt x ON x.attempt = n.attempt CROSS JOIN jsonb_object_keys(x.inputs) AS i
     ) AS a
     WHERE s.datasetid = a.datasetid AND s.dataid = a.dataid AND s.locktype = a.locktype AND s.jobid = a.jobid AND s.run = a.run
         AND s.attempt = a.attempt;

@@ -26,6 +26,8 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
 SET enable_memoize = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
 SET jit = off
 AS $$
 #variable_conflict use_column

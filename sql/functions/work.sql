@@ -36,6 +36,24 @@ BEGIN
     RETURN dataflow._is_quiet();
 END $$;
 
+-- A plan that was made while the tables were small may scan them; nothing but an ANALYZE, at some time, would make the
+-- server plan again in a session that stays. So the session forgets its plans each time that a table has doubled.
+CREATE OR REPLACE FUNCTION dataflow._forget_small_plans() RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    unnoticed constant bigint := 65536;
+    planned_for bigint := coalesce(nullif(current_setting('dataflow.planned_for', true), ''), '0')::bigint;
+    size bigint := pg_relation_size('dataflow.attempt') + pg_relation_size('dataflow.datastatus') + pg_relation_size('dataflow.work');
+BEGIN
+    IF size > 2 * planned_for + unnoticed THEN
+        DISCARD PLANS;
+        PERFORM set_config('dataflow.planned_for', size::text, false);
+    END IF;
+END $$;
+
 -- Judges runs and brings `work` and `open_run` in line.
 CREATE OR REPLACE FUNCTION dataflow._refresh(jobids text[], dataids text[], alone boolean) RETURNS void
 LANGUAGE plpgsql
@@ -47,6 +65,8 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
 SET enable_memoize = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -57,6 +77,7 @@ BEGIN
     IF coalesce(cardinality(jobids), 0) = 0 THEN
         RETURN;
     END IF;
+    PERFORM dataflow._forget_small_plans();
     SELECT array_agg(j.jobid) INTO strict_jobs FROM dataflow.job j
         WHERE j.strict_order AND j.jobid IN (SELECT unnest(jobids));
     IF strict_jobs IS NOT NULL THEN
