@@ -57,6 +57,7 @@ def with_the_one_before(run: str) -> list[str]:
 
 JOBS = {
     "clean": Job(["raw"], ["cleaned"], max_attempts=2),
+    "copy": Job(["cleaned"], ["copied"]),
     "join": Job(["cleaned", "rates"], ["joined", "rejects"]),
     "ledger": Job(["raw"], ["book"], strict=True),
     "trend": Job(
@@ -240,9 +241,11 @@ class Histories(RuleBasedStateMachine):
         self.limits: dict[str, int | None] = {}
         self.paused: set[str] = set()
 
-    @initialize(arrived=st.sampled_from([[], ["raw"], SOURCES]))
-    def begin(self, arrived: list[str]) -> None:
-        """The jobs stay from example to example, what happened goes."""
+    @initialize(
+        arrived=st.sampled_from([[], ["raw"], SOURCES, SOURCES]), rounds=st.sampled_from([0, 1, 5, 5])
+    )
+    def begin(self, arrived: list[str], rounds: int) -> None:
+        """The jobs stay from example to example, what happened goes. Then so much of the work has been done already."""
         with self.world.connection.transaction():
             self.world.do("SET LOCAL session_replication_role = replica")
             self.world.do("DELETE FROM dataflow.datastatus")
@@ -262,6 +265,8 @@ class Histories(RuleBasedStateMachine):
         for dataset in arrived:
             for dataid in DATAIDS:
                 self.register(dataset, dataid)
+        for _ in range(rounds):
+            self.claim_and_finish(DAEMONS[0], len(DATAIDS) * len(JOBS), "DONE")
 
     def teardown(self) -> None:
         try:
@@ -273,6 +278,12 @@ class Histories(RuleBasedStateMachine):
 
     def made(self) -> list[Chunk]:
         return sorted(chunk for chunk in self.model.status if chunk[0] in PRODUCER)
+
+    def in_use(self) -> list[Chunk]:
+        """What a live attempt reads or writes: there is more to go wrong."""
+        return sorted(
+            {chunk for run in self.model.live for chunk in self.model.inputs(run) + self.model.outputs(run)}
+        )
 
     # What people do
 
@@ -288,7 +299,9 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.made())
     @rule(data=st.data(), downstream=st.booleans())
     def resubmit(self, data: st.DataObject, downstream: bool) -> None:
-        dataset, dataid = data.draw(st.sampled_from(self.made()))
+        dataset, dataid = data.draw(
+            st.sampled_from([each for each in self.in_use() if each in self.made()] or self.made())
+        )
         job = PRODUCER[dataset]
         self.world.resubmit(job=job, dataid=dataid, downstream=downstream)
         statuses = [
@@ -315,7 +328,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.model.status)
     @rule(data=st.data(), status=st.sampled_from(["RERUN", "RERUN", "HOLD", "PENDING", "ERROR", "COMPLETE"]))
     def type_status(self, data: st.DataObject, status: str) -> None:
-        chunk = dataset, dataid = data.draw(st.sampled_from(sorted(self.model.status)))
+        chunk = dataset, dataid = data.draw(st.sampled_from(self.in_use() or sorted(self.model.status)))
         was = self.model.status.get(chunk)
         if status == "COMPLETE" and was == "RUNNING":
             with pytest.raises(psycopg.Error, match="cannot be set to READY by hand"):
@@ -349,6 +362,13 @@ class Histories(RuleBasedStateMachine):
         self.world.do("SELECT dataflow.release(%s, %s)", *chunk)
         self.model.release(chunk)
 
+    @precondition(lambda self: len(self.model.held_from) > 1)
+    @rule()
+    def release_all(self) -> None:
+        for chunk in sorted(self.model.held_from):
+            self.world.do("SELECT dataflow.release(%s, %s)", *chunk)
+            self.model.release(chunk)
+
     @precondition(lambda self: self.model.live)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -359,15 +379,21 @@ class Histories(RuleBasedStateMachine):
             if self.model.status[chunk] == "RUNNING":
                 self.model.set(chunk, "FAILED")
 
-    @rule(scope=st.sampled_from(["global", *[f"job:{job}" for job in JOBS]]), concurrency=st.integers(0, 5))
+    @rule(
+        scope=st.sampled_from(["global", *[f"job:{job}" for job in JOBS]]),
+        concurrency=st.sampled_from([1, 2, 5, 5]),
+    )
     def limit(self, scope: str, concurrency: int) -> None:
         self.world.do("SELECT dataflow.set_concurrency(%s, %s)", scope, concurrency)
         self.limits[scope] = concurrency
 
-    @rule(scope=st.sampled_from(["global", "job:clean", "daemon:alpha"]), paused=st.booleans())
-    def pause(self, scope: str, paused: bool) -> None:
-        self.world.do("SELECT dataflow.pause(%s, %s)", scope, paused)
-        (self.paused.add if paused else self.paused.discard)(scope)
+    @rule(scope=st.sampled_from(["global", *[f"job:{job}" for job in JOBS], "daemon:alpha"]))
+    def claim_during_a_pause(self, scope: str) -> None:
+        self.world.do("SELECT dataflow.pause(%s)", scope)
+        self.paused.add(scope)
+        self.take("alpha", 1)
+        self.world.do("SELECT dataflow.pause(%s, false)", scope)
+        self.paused.remove(scope)
 
     # What daemons do
 
@@ -378,13 +404,18 @@ class Histories(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(DAEMONS),
-        want=st.integers(1, 5),
+        want=st.integers(1, 3),
         outcome=st.sampled_from(["DONE", "DONE", "FAILED"]),
     )
     def claim_and_finish(self, name: str, want: int, outcome: str) -> None:
         self.world.later()
         for attempt in self.take(name, want):
             self.end(attempt.run, outcome)
+
+    @precondition(lambda self: not self.model.live)
+    @rule(name=st.sampled_from(DAEMONS))
+    def claim_everything(self, name: str) -> None:
+        self.claim(name, len(DATAIDS) * len(JOBS))
 
     def take(self, name: str, want: int) -> list[Attempt]:
         ready, model = self.model.ready(), self.model
@@ -548,11 +579,9 @@ class Histories(RuleBasedStateMachine):
 
     def drain(self) -> None:
         """The faults stop: whatever can go on does, and nothing is left running or waiting."""
-        for scope in sorted({*self.limits, *self.paused}):
+        for scope in self.limits:
             self.world.do("SELECT dataflow.set_concurrency(%s, 100)", scope)
-            self.world.do("SELECT dataflow.pause(%s, false)", scope)
             self.limits[scope] = 100
-        self.paused.clear()
         for run in list(self.model.stopping):
             self.let_go(run, "DONE")
         self.rescue()
