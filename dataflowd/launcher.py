@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
     """Runs the daemon in the foreground; returns its exit status."""
+    # The watchdog ends a hanging daemon with SIGABRT: then it says where it hangs.
+    faulthandler.enable()
     current = _settings(config, given)
     log.configure(current)
     declared = Declared(current)

@@ -112,14 +112,16 @@ SELECT g.concurrency, d.concurrency, g.paused OR coalesce(d.paused, false)
 FROM dataflow.control g LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || %(daemon)s
 WHERE g.scope = 'global';
 
--- daemon_waited: how many seconds these attempts' runs had been ready when they were claimed
-SELECT extract(epoch FROM a.claimed - q.at)::double precision
+-- daemon_waited: how many seconds these attempts' runs had been ready when they were claimed; a retry is ready when it is due
+SELECT a.attempt, extract(epoch FROM a.claimed - greatest(q.at, before.retry_at))::double precision
 FROM unnest(%(attempts)s::bigint[]) AS n (attempt)
 JOIN dataflow.attempt a ON a.attempt = n.attempt
 CROSS JOIN LATERAL (
     SELECT e.at FROM dataflow.event e WHERE e.jobid = a.jobid AND e.dataid = a.dataid AND e.kind = 'queued' AND e.at <= a.claimed
     ORDER BY e.event DESC LIMIT 1
-) AS q;
+) AS q
+LEFT JOIN dataflow.attempt before ON before.jobid = a.jobid AND before.dataid = a.dataid AND before.number = a.number - 1
+    AND before.retry_at <= a.claimed;
 
 -- daemon_tick: make the due periods of calendars READY
 SELECT dataflow.tick();

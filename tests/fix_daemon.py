@@ -18,7 +18,7 @@ import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pytest
 
@@ -121,6 +121,7 @@ class StartDaemon(Protocol):
         engine: str = "process",
         env: Mapping[str, str] | None = None,
         wait: bool = True,
+        stderr: IO[bytes] | None = None,
     ) -> Daemon: ...
 
 
@@ -190,6 +191,7 @@ def daemons(dsn: str, flow_file: Path, directory: Path) -> Iterator[StartDaemon]
         engine: str = "process",
         env: Mapping[str, str] | None = None,
         wait: bool = True,
+        stderr: IO[bytes] | None = None,
     ) -> Daemon:
         log_path = directory / f"{name}-{len(started)}.log"
         port = free_port()
@@ -211,7 +213,7 @@ def daemons(dsn: str, flow_file: Path, directory: Path) -> Iterator[StartDaemon]
                 env=variables | dict(env or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=log,
+                stderr=stderr or log,
             )
         daemon = Daemon(process, log_path, port)
         started.append(daemon)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CHUNK = 65536
 HEAD = 5
+NOTIFICATION = b"A"
 RELAY_TICK_SECONDS = 0.01
 READY_IDLE = b"Z\x00\x00\x00\x05I"
 
@@ -97,7 +98,7 @@ def _log_in(backend: socket.socket, startup: bytes) -> None:
 def _messages(data: bytes) -> tuple[list[bytes], bytes]:
     """The whole messages at the start of the data, and the rest."""
     found = []
-    while len(data) > HEAD and len(data) >= (end := 1 + int.from_bytes(data[1:HEAD])):
+    while len(data) >= HEAD and len(data) >= (end := 1 + int.from_bytes(data[1:HEAD])):
         found.append(data[:end])
         data = data[end:]
     return found, data
@@ -121,18 +122,19 @@ def _connect(dsn: str) -> socket.socket:
 
 
 class Relay:
-    """A wire between a daemon and Postgres that can be cut, blackholed, slowed down and mended.
+    """A wire between a daemon and Postgres that can be cut, blackholed, slowed down, deafened and mended.
 
     One thread moves bytes. In a blackhole connections stay open, new ones are even accepted, and nothing arrives; what
-    was sent meanwhile arrives when it is lifted, as TCP would have it.
+    was sent meanwhile arrives when it is lifted, as TCP would have it. A deaf wire loses notifications and nothing else.
     """
 
     def __init__(self, dsn: str) -> None:
         self._target = dsn
         self._mode: Literal["pass", "blackhole", "refuse"] = "pass"
         self._delay = 0.0
-        self._reset = self._stop = False
+        self._reset = self._stop = self._is_deaf = False
         self._peers: dict[socket.socket, socket.socket] = {}
+        self._unread: dict[socket.socket, bytes] = {}  # of each server's side, what is no whole message yet
         self._sent: list[tuple[float, socket.socket, bytes]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -153,11 +155,18 @@ class Relay:
         """Cuts every connection once."""
         self._reset = True
 
+    def deafen(self) -> None:
+        self._is_deaf = True
+
+    @property
+    def connections(self) -> int:
+        return len(self._unread)
+
     def delay(self, seconds: float) -> None:
         self._delay = seconds
 
     def resume(self) -> None:
-        self._mode, self._delay = "pass", 0.0
+        self._mode, self._delay, self._is_deaf = "pass", 0.0, False
 
     def close(self) -> None:
         self._stop = True
@@ -191,6 +200,7 @@ class Relay:
             client.close()
             return
         self._peers |= {client: backend, backend: client}
+        self._unread[backend] = b""
 
     def _read(self, ready: socket.socket) -> None:
         try:
@@ -198,9 +208,18 @@ class Relay:
         except OSError:
             data = b""
         if data:
-            self._sent.append((time.monotonic() + self._delay, self._peers[ready], data))
+            passed = self._passed_on(ready, data)
+            self._sent.append((time.monotonic() + self._delay, self._peers[ready], passed))
         else:
             self._drop(ready)
+
+    def _passed_on(self, sender: socket.socket, data: bytes) -> bytes:
+        if sender not in self._unread:
+            return data
+        messages, self._unread[sender] = _messages(self._unread[sender] + data)
+        return b"".join(
+            message for message in messages if not (self._is_deaf and message[:1] == NOTIFICATION)
+        )
 
     def _deliver(self) -> None:
         now = time.monotonic()
@@ -215,6 +234,8 @@ class Relay:
     def _drop(self, one: socket.socket) -> None:
         other = self._peers.pop(one)
         self._peers.pop(other)
+        self._unread.pop(one, None)
+        self._unread.pop(other, None)
         one.close()
         other.close()
 
@@ -224,4 +245,5 @@ class Relay:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             one.close()
         self._peers.clear()
+        self._unread.clear()
         self._sent.clear()

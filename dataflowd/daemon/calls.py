@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 
 from dataflowd import __version__
 from dataflowd.attempt import Attempt
+from dataflowd.errors import NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -136,9 +137,9 @@ async def started(link: Link, attempts: Sequence[Attempt]) -> list[int]:
     return [attempt for attempt, is_ours in rows if not is_ours]
 
 
-async def waited(link: Link, attempts: Sequence[int]) -> list[float]:
+async def waited(link: Link, attempts: Sequence[int]) -> dict[int, float]:
     """For how many seconds the runs of these attempts had been ready when they were claimed."""
-    return [row[0] for row in await link.call("daemon_waited", {"attempts": list(attempts)})]
+    return dict(await link.call("daemon_waited", {"attempts": list(attempts)}))
 
 
 async def look(link: Link) -> Look:
@@ -146,7 +147,13 @@ async def look(link: Link) -> Look:
 
 
 async def limits(link: Link, daemon: str) -> Limits:
-    every, own, paused = (await link.call("daemon_limits", {"daemon": daemon}))[0]
+    found = await link.call("daemon_limits", {"daemon": daemon})
+    if not found:
+        raise NotFoundError(
+            "the table dataflow.control has no row 'global'",
+            "SELECT dataflow.set_concurrency('global', 4), and start the daemon again",
+        )
+    every, own, paused = found[0]
     return Limits(every if own is None else min(own, every), paused)
 
 

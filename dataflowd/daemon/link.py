@@ -3,7 +3,8 @@
 Every call is bounded twice: the server ends a statement that takes too long, and the connection stays good; a little
 later the client gives the connection up, for then it is the network that does not answer. Keepalives are set on both
 ends, so that a server does not keep the session (and the locks) of a daemon that it cannot reach. A call that was
-cancelled or timed out leaves the connection in an unknown state, so it is closed.
+cancelled or timed out leaves the connection in an unknown state, so it is closed. A DSN may name several hosts: each
+connect tries them in turn, so that after a failover the next one finds the server that now takes writes.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ async def connect(
     parameters = db.parameters(found, settings, application)
     options = f"{parameters['options']} {SERVER_KEEPALIVE} -c statement_timeout={int(seconds * 1000)}"
     parameters |= {"options": options, "tcp_user_timeout": USER_TIMEOUT_MILLISECONDS}
-    with anyio.fail_after(settings.connect_timeout + ANSWER_SECONDS):
+    hosts = str(parameters.get("host", "")).count(",") + 1
+    with anyio.fail_after(settings.connect_timeout * hosts + ANSWER_SECONDS):
         return await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
 
 

@@ -4,7 +4,8 @@ Channel `dataflow` carries `work`, `control` and `cancel`; each sets the flag of
 while nobody listened is made up for by setting all flags after every (re)connect. A socket may be half open, and a
 pooler may swallow LISTEN: every few seconds the listener notifies itself and expects to hear it. No answer at all
 within bounds means that the connection is dead, and another is made, with capped backoff; an answer but no echo means
-that notifications do not arrive here, and the daemon is on polling, which it says in its log and in /health.
+that notifications do not arrive here, and the daemon is on polling, which it says in its log and in /health. It says
+LISTEN again each time, for a pooler may have given it another session; the first echo ends the polling.
 """
 
 from __future__ import annotations
@@ -55,8 +56,7 @@ async def run(state: State, address: Callable[[], str]) -> None:
 
 async def _listen(state: State, connection: psycopg.AsyncConnection[links.Row]) -> None:
     own = f"{ECHO}{state.claims.incarnation}"
-    with anyio.fail_after(ANSWER_SECONDS):
-        await connection.execute(db.query("daemon_listen"))
+    await _ask_for_notices(connection)
     wake_all(state)
     while True:
         with anyio.fail_after(ANSWER_SECONDS):
@@ -66,11 +66,23 @@ async def _listen(state: State, connection: psycopg.AsyncConnection[links.Row]) 
             async for notice in connection.notifies(timeout=left, stop_after=1):
                 if notice.payload == own:
                     heard = True
-                    _say(state, "listening")
+                    _hears(state)
                 else:
                     wake(state, notice.payload)
         if not heard:
             _say(state, "polling", poll=state.settings.poll)
+            await _ask_for_notices(connection)
+
+
+async def _ask_for_notices(connection: psycopg.AsyncConnection[links.Row]) -> None:
+    with anyio.fail_after(ANSWER_SECONDS):
+        await connection.execute(db.query("daemon_listen"))
+
+
+def _hears(state: State) -> None:
+    if state.listener == "polling":
+        wake_all(state)
+    _say(state, "listening")
 
 
 def wake(state: State, payload: str) -> None:

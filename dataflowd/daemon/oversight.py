@@ -2,7 +2,8 @@
 
 When a notification says that something was cancelled, and at every poll, the database is asked which of our attempts
 are no longer ours; those are stopped, and then reported as stopped, which lets their runs go. An attempt that has run for
-a moment is reported as started; shorter ones say so in their result. How long runs had been ready is asked for a sample.
+a moment is reported as started; shorter ones say so in their result. Of every attempt whose code has begun it is asked for
+how long its run had been ready: that is the time which somebody waited for us.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dataflowd.daemon.state import State
 
 EVERY_SECONDS = 1.0
+MEASURED_AT_ONCE = 1000
 
 _log = log.logger(__name__)
 
@@ -56,10 +58,13 @@ async def _stop_cancelled(state: State) -> None:
 
 
 async def _measure_waiting(state: State) -> None:
-    if state.sample:
-        chosen, state.sample = state.sample, []
-        for seconds in await calls.waited(state.link, chosen):
-            state.metrics.wait_seconds.observe(seconds)
+    while state.begun:
+        chosen = state.begun[:MEASURED_AT_ONCE]
+        waited = await calls.waited(state.link, [attempt for attempt, _ in chosen])
+        del state.begun[: len(chosen)]
+        for attempt, started in chosen:
+            if attempt in waited:
+                state.metrics.wait_seconds.observe(waited[attempt] + started)
 
 
 async def _tell_started(state: State) -> None:

@@ -26,14 +26,10 @@ if TYPE_CHECKING:
     from dataflowd.attempt import Attempt, Result
     from dataflowd.daemon.state import State
 
-SAMPLE = 20  # of the claims between two looks; all of them if there are fewer
-
 _log = log.logger(__name__)
 
 
 def start(state: State, attempts: Sequence[Attempt]) -> None:
-    if len(state.sample) < SAMPLE:
-        state.sample.extend(attempt.attempt for attempt in attempts[:SAMPLE])
     now = time.monotonic()
     instant = state.engine if isinstance(state.engine, InstantEngine) else None
     for attempt in attempts:
@@ -43,6 +39,7 @@ def start(state: State, attempts: Sequence[Attempt]) -> None:
         if result is None:
             state.tasks.start_soon(_run, state, running)
         else:
+            state.begun.append((attempt.attempt, 0.0))
             state.offer(result)
 
 
@@ -66,7 +63,9 @@ async def _result(state: State, running: Running) -> Result:
     def on_start() -> None:
         running.started = datetime.now(UTC).isoformat()
         running.started_at = time.monotonic()
-        state.metrics.start_seconds.observe(running.started_at - running.claimed)
+        seconds = running.started_at - running.claimed
+        state.metrics.start_seconds.observe(seconds)
+        state.begun.append((attempt.attempt, seconds))
         # Said by whoever hears the runner, which may serve several attempts.
         _log.info(
             "attempt.started",

@@ -1,10 +1,11 @@
 """Claims what fits, as soon as it may.
 
-One turn: clear the flag, then claim as many runs as there are free places, again and again until nothing comes; so a
-notification that arrives during the claim causes another turn, and none is lost. The limits that count are read inside
-the claim; the daemon's own arithmetic only says how much to ask for. Between turns it sleeps until it is woken, until a
-retry is due, or until the poll. Runs that could not be taken although they wait (somebody holds a row, another daemon
-has the last place) are looked at again soon, and ever later while that does not change.
+One turn: clear the flag, then claim as many runs as there are free places; so a notification that arrives during the claim
+causes another turn, and none is lost. A claim that got all it asked for is followed by the next one at once; after one that
+got less, a look says whether anything is left. The limits that count are read inside the claim; the daemon's own
+arithmetic only says how much to ask for. Between turns it sleeps until it is woken, until a retry is due, or until the poll.
+Runs that could not be taken although they wait (somebody holds a row, another daemon has the last place) are looked at
+again soon, and ever later while that does not change.
 """
 
 from __future__ import annotations
@@ -34,29 +35,33 @@ async def run(state: State) -> None:
         claimed, seconds = await _turn(state, fruitless)
         state.turns += 1
         state.turned.set()
-        is_news = claimed > 0 or await state.work.wait(seconds)
-        fruitless = 0 if is_news else fruitless + 1
+        was_woken = await state.work.wait(seconds) if seconds else False
+        fruitless = 0 if claimed or was_woken else fruitless + 1
 
 
 async def _turn(state: State, fruitless: int) -> tuple[int, float]:
-    """How many runs were claimed, and how long to sleep if none was."""
+    """How many runs were claimed, and how long to sleep."""
     if not state.claims.link.is_up:
         return 0, state.poll_seconds
+    claimed = 0
     try:
-        claimed = await _claim(state) if state.places else 0
-        return claimed, 0 if claimed else await _pause(state, fruitless)
+        if wanted := min(CLAIM_AT_MOST, state.places):
+            claimed = await _claim(state, wanted)
+            if claimed == wanted:
+                return claimed, 0
+        return claimed, await _pause(state, 0 if claimed else fruitless)
     except LostLinkError:
-        return 0, state.poll_seconds
+        return claimed, state.poll_seconds
     except psycopg.Error as error:
         if error.sqlstate == db.SQLSTATE_REFUSED:
             state.lease.set()
         _log.warning("claim.failed", error=str(error).strip(), sqlstate=error.sqlstate)
-        return 0, backoff(fruitless, most=state.settings.poll)
+        return claimed, backoff(fruitless, most=state.settings.poll)
 
 
-async def _claim(state: State) -> int:
+async def _claim(state: State, wanted: int) -> int:
     began = time.perf_counter()
-    attempts = await state.claims.claim(min(CLAIM_AT_MOST, state.places))
+    attempts = await state.claims.claim(wanted)
     state.metrics.claim_seconds.observe(time.perf_counter() - began)
     pool.start(state, attempts)
     return len(attempts)
@@ -71,9 +76,9 @@ async def _pause(state: State, fruitless: int) -> float:
         return poll
     seen = await calls.look(state.claims.link)
     _end_if_once(state, fruitless, is_over=not seen.waiting and not seen.recheck)
-    if seen.waiting or seen.recheck:
+    if seen.waiting or seen.recheck or (seen.due is not None and seen.due <= 0):
         return min(poll, backoff(fruitless, most=poll))
-    return poll if seen.due is None else min(poll, max(0.0, seen.due))
+    return poll if seen.due is None else min(poll, seen.due)
 
 
 def _end_if_once(state: State, fruitless: int, *, is_over: bool) -> None:

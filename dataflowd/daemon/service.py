@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import signal
 import socket
+import time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 STATEMENT_SHARE = 1 / 4  # of the lease: a call that takes longer leaves no time to react
-DRAIN_SAY_SECONDS = 5.0
+DRAIN_LEAST_SECONDS = 1.0
+DRAIN_SAY_SECONDS = 30.0
 STOP_SECONDS = 30.0  # for stopped attempts to be gone and told
 FAREWELL_SECONDS = 5.0
 SHOWN = 10
@@ -164,11 +166,14 @@ async def _watched(state: State, name: str, service: Callable[[], Awaitable[None
         await service()
         raise RuntimeError(f"the service {name} has ended")  # noqa: TRY301 - an end is as bad as an error
     except Exception as raised:  # noqa: BLE001 - whatever it is, the daemon stops in order
-        _log.exception("service.died", service=name)
         error = _first(raised)
+        if isinstance(error, DataflowError):
+            _log.error("service.died", service=name, error=error.message, remedy=error.remedy)
+        else:
+            _log.exception("service.died", service=name)
         state.died = state.died or (name, error)
         state.hurry.set()
-        state.stop(f"the service {name} died: {error}")
+        state.stop(f"the service {name} died: {getattr(error, 'message', error)}")
 
 
 def _first(error: Exception) -> Exception:
@@ -184,6 +189,7 @@ async def _signals(state: State, reload: Callable[[], Settings] | None) -> None:
             if number == signal.SIGHUP:
                 await _reload(state, reload)
             elif state.shutdown.is_set():
+                _log.info("drain.hurried", signal=signal.Signals(number).name, running=len(state.running))
                 state.hurry.set()
             else:
                 state.stop(f"{signal.Signals(number).name} was received")
@@ -215,21 +221,35 @@ async def _drain(state: State) -> None:
             await _until_empty_or_hurry(state)
             group.cancel_scope.cancel()
     pool.stop_all(state, f"the daemon stopped: {state.shutdown_reason}")
-    with anyio.move_on_after(STOP_SECONDS):
-        await _until_empty(state)
+    # Without the finisher nothing can be told any more: others will find out.
+    if state.died is None or state.died[0] != "finisher":
+        with anyio.move_on_after(STOP_SECONDS):
+            await _until_empty(state)
 
 
 async def _say_what_is_left(state: State) -> None:
+    """At once, when one has ended, and now and then: whoever waits for us wants to know for what."""
+    deadline = time.monotonic() + state.settings.drain_timeout
     while state.running:
-        left = [f"{running.attempt.jobid}/{running.attempt.dataid}" for running in state.running.values()]
+        state.freed.clear()
+        now = time.monotonic()
         _log.info(
             "drain.waiting",
-            running=len(left),
-            runs=left[:SHOWN],
-            seconds=state.settings.drain_timeout,
+            running=len(state.running),
+            at_most_seconds=round(deadline - now),
             hint="a second SIGTERM or Ctrl-C stops them and gives them back",
         )
-        await anyio.sleep(DRAIN_SAY_SECONDS)
+        for running in list(state.running.values())[:SHOWN]:
+            _log.info(
+                "drain.attempt",
+                job=running.attempt.jobid,
+                dataid=running.attempt.dataid,
+                attempt=running.attempt.attempt,
+                since=running.started or "not yet started",
+                seconds=round(now - running.claimed, 1),
+            )
+        await anyio.sleep(DRAIN_LEAST_SECONDS)
+        await state.freed.wait(DRAIN_SAY_SECONDS)
 
 
 async def _until_empty_or_hurry(state: State) -> None:
@@ -257,10 +277,12 @@ async def _farewell(state: State) -> None:
         await state.engine.close()
     with anyio.move_on_after(FAREWELL_SECONDS):
         try:
-            if state.claims.link.is_up:
+            if state.claims.incarnation != calls.NOBODY:
+                # A service that was cancelled in the middle of a call has taken the connection along.
+                await state.claims.link.open()
                 await state.claims.stop()
-        except (psycopg.Error, LostLinkError) as error:
-            _log.warning("daemon.farewell_failed", error=str(error).strip())
+        except (psycopg.Error, LostLinkError, TimeoutError) as error:
+            _log.warning("daemon.farewell_failed", error=str(error).strip() or "no answer")
     await state.claims.link.close()
     await state.link.close()
     _log.info("daemon.stopped", reason=state.shutdown_reason, untold=len(state.running))

@@ -77,7 +77,7 @@ class State:
 
     running: dict[int, Running] = field(default_factory=dict)
     offers: list[Offer] = field(default_factory=list)
-    sample: list[int] = field(default_factory=list)  # attempts whose waiting is to be measured
+    begun: list[tuple[int, float]] = field(default_factory=list)  # attempts, and seconds from claim to code
     failed_runs: set[tuple[str, str]] = field(default_factory=set)
 
     limit: int = 0
@@ -94,12 +94,12 @@ class State:
     cancel: Wake = field(default_factory=Wake)  # oversight: attempts were cancelled
     lease: Wake = field(default_factory=Wake)  # leases: renew, or connect again
     turned: Wake = field(default_factory=Wake)  # watchdog: the scheduler has made a turn
+    freed: Wake = field(default_factory=Wake)  # drain: an attempt has ended
     emptied: Wake = field(default_factory=Wake)  # drain: nothing runs any more
     shutdown: Wake = field(default_factory=Wake)  # service: stop the daemon
     hurry: Wake = field(default_factory=Wake)  # service: stop without waiting for attempts
     shutdown_reason: str = ""
     died: tuple[str, Exception] | None = None
-    reload: Callable[[], None] = lambda: None
 
     @property
     def places(self) -> int:
@@ -119,6 +119,7 @@ class State:
     def forget(self, attempt: int) -> Running | None:
         """The database has ended the attempt: its place is free."""
         running = self.running.pop(attempt, None)
+        self.freed.set()
         if not self.running:
             self.emptied.set()
         return running

@@ -42,7 +42,7 @@ class Metrics:
         )
         self.wait_seconds = Histogram(
             "dataflow_wait_seconds",
-            "From the moment a run is ready to its claim, of a sample",
+            "From the moment a run is ready to the start of its job's code",
             buckets=START_BUCKETS,
             registry=registry,
         )

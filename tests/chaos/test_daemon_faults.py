@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
+import json
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg import conninfo
 
 from dataflowd import migrate
 from dataflowd.embedded import postgres
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 NO_POLL = {"DATAFLOW_POLL": "600"}
-SAMPLE_SECONDS = 0.003
 SHORT_LEASE = {"DATAFLOW_LEASE": "3"}
 
 
@@ -46,34 +46,33 @@ def gated(directory: Path) -> str:
 
 @pytest.fixture
 def wire(dsn: str) -> Iterator[Relay]:
-    relay = Relay(dsn)
-    try:
+    with closing(Relay(dsn)) as relay:
         yield relay
-    finally:
-        relay.close()
 
 
-@contextmanager
-def sampled(dsn: str) -> Iterator[list[int]]:
-    """How many attempts were alive, again and again, as another session sees it."""
-    counts: list[int] = []
-    stop = threading.Event()
+@pytest.fixture
+def second_wire(dsn: str) -> Iterator[Relay]:
+    """Another address of the same database."""
+    with closing(Relay(dsn)) as relay:
+        yield relay
 
-    def sample() -> None:
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            while not stop.wait(SAMPLE_SECONDS):
-                row = connection.execute(
-                    "SELECT count(*) FROM dataflow.attempt WHERE ended IS NULL"
-                ).fetchone()
-                counts.append(row[0] if row else 0)
 
-    thread = threading.Thread(target=sample)
-    thread.start()
-    try:
-        yield counts
-    finally:
-        stop.set()
-        thread.join()
+# Of every attempt: how many ran when it was claimed, itself included, and the limit of that moment. A process runs only
+# between its claim and the moment when its end is told, so these intervals contain those of the processes.
+AT_EACH_CLAIM = """
+    SELECT
+        (SELECT count(*) FROM dataflow.attempt b WHERE b.claimed <= a.claimed AND coalesce(b.ended > a.claimed, true)),
+        (SELECT e.to_status::int FROM dataflow.event e
+            WHERE e.kind = 'control' AND e.reason = 'global' AND e.at <= a.claimed ORDER BY e.event DESC LIMIT 1)
+    FROM dataflow.attempt a ORDER BY a.attempt
+"""
+
+
+def set_limit_between_claims(shop: Shop, concurrency: int) -> None:
+    """So that history tells of each claim whether it came before the change or after it."""
+    with shop.connection.transaction():
+        shop.connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0))")
+        shop.limit(concurrency)
 
 
 def test_a_killed_daemon_takes_its_processes_along_and_its_restart_goes_on_at_once(
@@ -113,25 +112,72 @@ def test_another_daemon_takes_over_when_the_lease_of_a_dead_one_has_ended(
 
 @pytest.mark.parametrize("number", [2, 5])
 def test_daemons_together_never_exceed_the_global_limit(
-    shop: Shop, start_daemon: StartDaemon, dsn: str, number: int
+    shop: Shop, start_daemon: StartDaemon, number: int
 ) -> None:
     shop.job("sleep 0.05")
-    shop.limit(3)
-    for which in range(number):
-        start_daemon(name=f"d{which}", wait=False)
-    with sampled(dsn) as counts:
-        shop.ready(*range(60))
-        eventually(lambda: shop.count("READY") >= 20)
-        shop.limit(1)
-        lowered_at = len(counts)
-        eventually(lambda: shop.count("READY") >= 25)
-        settled = counts[lowered_at + 50 :]
-        shop.limit(4)
-        eventually(lambda: shop.count("READY") == 60)
-    assert max(counts) in {3, 4}
-    assert counts[:lowered_at].count(4) == 0
-    assert not settled or settled[-1] <= 1
-    assert len(shop.outcomes()) == 60
+    set_limit_between_claims(shop, 3)
+    started = [start_daemon(name=f"d{which}", wait=False) for which in range(number)]
+    for daemon in started:
+        daemon.said("listener.listening")
+    shop.ready(*range(60))
+    for ready, concurrency in ((20, 1), (25, 4), (45, 2)):
+        eventually(lambda: shop.count("READY") >= ready)  # noqa: B023 - it is called before the next turn
+        set_limit_between_claims(shop, concurrency)
+    eventually(lambda: shop.count("READY") == 60)
+    claims = shop.connection.execute(AT_EACH_CLAIM).fetchall()
+    assert shop.outcomes() == ["DONE"] * 60
+    assert [claim for claim in claims if claim[0] > claim[1]] == []
+    assert {1, 3, 4} <= {running for running, _ in claims}
+    assert shop.value("SELECT count(DISTINCT daemon) FROM dataflow.attempt") > 1
+
+
+def test_attempts_go_on_through_another_address_when_the_first_one_dies(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay, second_wire: Relay, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    both = conninfo.make_conninfo(
+        wire.dsn,
+        host="127.0.0.1,127.0.0.1",
+        port=f"{wire.port},{second_wire.port}",
+        target_session_attrs="read-write",
+    )
+    daemon = start_daemon(env=NO_POLL | {"DATAFLOW_DSN": both})
+    shop.ready(*range(4))
+    children = eventually(lambda: found if len(found := pids(tmp_path)) == 4 else [])
+    assert (wire.connections, second_wire.connections) == (3, 0)
+    wire.close()
+    daemon.said("lease.retaken")
+    daemon.said("listener.listening", times=2)
+    # claims, services and listener alike
+    eventually(lambda: second_wire.connections == 3)
+    assert all(alive(child) for child in children)
+    assert daemon.get("/health/ready")[0] == 200
+    (tmp_path / "go").touch()
+    eventually(lambda: shop.count("READY") == 4)
+    shop.ready(5)
+    eventually(lambda: shop.count("READY") == 5)
+    assert shop.outcomes() == ["DONE"] * 5
+
+
+def test_where_notifications_are_swallowed_it_polls_says_so_and_recovers(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay
+) -> None:
+    shop.job("true")
+    wire.deafen()
+    daemon = start_daemon(env={"DATAFLOW_DSN": wire.dsn, "DATAFLOW_POLL": "1"}, wait=False)
+    [polling] = daemon.said("listener.polling")
+    assert (polling["level"], polling["poll"]) == ("warning", 1)
+    status, health = daemon.get("/health")
+    assert (status, json.loads(health)["listener"]) == (200, "polling")
+    assert 'dataflow_listener{state="polling"} 1.0' in daemon.get("/metrics")[1].splitlines()
+    shop.ready(1)
+    shop.limit(7)
+    eventually(lambda: shop.count("READY") == 1)
+    eventually(lambda: "dataflow_limit 7.0" in daemon.get("/metrics")[1].splitlines())
+    assert daemon.events("listener.listening") == []
+    wire.resume()
+    daemon.said("listener.listening")
+    assert json.loads(daemon.get("/health")[1])["listener"] == "listening"
 
 
 def test_attempts_survive_a_restart_of_postgres_under_load(settings: Settings, tmp_path: Path) -> None:

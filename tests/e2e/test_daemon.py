@@ -6,23 +6,36 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 import psycopg
 import pytest
 
-from tests.fix_daemon import Shop, StartDaemon, eventually
+from dataflowd.daemon import control, service
+from dataflowd.declared import Declared
+from dataflowd.engine.command import command_engine
+from tests.fix_daemon import Shop, StartDaemon, eventually, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from dataflowd.settings import Settings
+    from tests.fix_postgres import RunCtl
 
 # Long enough that nothing found quickly was found by the poll.
 NO_POLL = {"DATAFLOW_POLL": "600"}
 SLOW = "sleep 60"
 FOREVER_SECONDS = 30.0
+STARTED_AFTER_LIMIT = """
+    SELECT extract(epoch FROM max(a.claimed) - max(e.at))::double precision
+    FROM dataflow.attempt a, dataflow.event e WHERE e.kind = 'control'
+"""
 
 
 def alive(pid: int) -> bool:
@@ -107,13 +120,16 @@ def test_raising_the_limit_starts_more_at_once_and_lowering_it_starts_none(
 ) -> None:
     shop.job(f"until [ -e {tmp_path}/go-$dataid ]; do sleep 0.05; done")
     shop.limit(2)
-    start_daemon(env=NO_POLL)
+    daemon = start_daemon(env=NO_POLL)
     shop.ready(*range(1, 11))
     eventually(lambda: shop.live() == 2)
+    changes = len(daemon.events("limit.changed"))
+    shop.limit(3)
+    daemon.said("limit.changed", times=changes + 1)
     shop.limit(5)
-    began = time.monotonic()
     eventually(lambda: shop.live() == 5)
-    assert time.monotonic() - began < 0.5  # promised are 100 ms, of an idle machine
+    # The daemon has just read the limit, and reads it by itself only after EVERY_SECONDS: it was told.
+    assert shop.value(STARTED_AFTER_LIMIT) < control.EVERY_SECONDS / 2
     shop.limit(1)
     for number in (1, 2, 3):
         (tmp_path / f"go-{number}").touch()
@@ -121,6 +137,25 @@ def test_raising_the_limit_starts_more_at_once_and_lowering_it_starts_none(
     assert shop.live() == 2
     shop.limit(8)
     eventually(lambda: shop.live() == 7)
+
+
+def test_a_limit_that_is_lowered_now_stops_the_youngest_and_they_run_again_without_spending_a_try(
+    shop: Shop, start_daemon: StartDaemon, run_ctl: RunCtl, tmp_path: Path
+) -> None:
+    shop.job(f"echo $$ > {tmp_path}/$dataid.pid; until [ -e {tmp_path}/go ]; do sleep 0.05; done")
+    start_daemon(env=NO_POLL)
+    for number in (1, 2, 3):
+        shop.ready(number)
+        eventually(lambda: len(pids(tmp_path)) == number)  # noqa: B023 - it is called before the next turn
+    oldest, *younger = pids(tmp_path)
+    assert run_ctl("concurrency", "1", "--now", "--yes").returncode == 0
+    eventually(lambda: not any(alive(child) for child in younger), seconds=10)
+    assert alive(oldest)
+    assert shop.count("RESUBMIT") == 2
+    (tmp_path / "go").touch()
+    eventually(lambda: shop.count("READY") == 3)
+    assert sorted(shop.outcomes()) == ["CANCELLED"] * 2 + ["DONE"] * 3
+    assert shop.value("SELECT max(tries) FROM dataflow.attempt") == 1
 
 
 def test_paused_claims_nothing_and_resumed_goes_on(shop: Shop, start_daemon: StartDaemon) -> None:
@@ -167,8 +202,13 @@ def test_sigterm_lets_attempts_end_and_claims_no_more(
     shop.ready(1, 2)
     eventually(lambda: shop.live() == 1)
     daemon.signal(signal.SIGTERM)
-    [waiting] = daemon.said("drain.waiting")
-    assert waiting["runs"] == ["work/1"]
+    [left] = daemon.said("drain.attempt")
+    attempt, claimed = (
+        shop.connection.execute("SELECT attempt, claimed FROM dataflow.attempt").fetchone() or ()
+    )
+    assert (left["job"], left["dataid"], left["attempt"]) == ("work", "1", attempt)
+    assert datetime.fromisoformat(left["since"]) >= claimed
+    assert daemon.events("drain.waiting")[0]["running"] == 1
     assert daemon.get("/health/ready")[0] == 503
     (tmp_path / "go").touch()
     assert daemon.ended() == 0
@@ -188,6 +228,7 @@ def test_a_second_signal_gives_attempts_back_without_spending_a_try(
     daemon.said("drain.waiting")
     daemon.signal(number)
     assert daemon.ended(10) == 0
+    assert daemon.events("drain.hurried")
     assert not alive(child)
     assert shop.outcomes() == ["RETURNED"]
     assert shop.count("RESUBMIT") == 1
@@ -262,9 +303,41 @@ def test_health_and_metrics(shop: Shop, start_daemon: StartDaemon) -> None:
         "dataflow_limit 4.0",
         "dataflow_start_seconds_count 1.0",
         "dataflow_wait_seconds_count 1.0",
+        "dataflow_paused 0.0",
+        "dataflow_database_up 1.0",
     }
     # The database knows of an end before the daemon has counted it.
     eventually(lambda: expected <= set(daemon.get("/metrics")[1].splitlines()))
+
+
+def test_every_start_is_measured_and_a_retry_waits_only_from_when_it_is_due(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(
+        f"[ $dataid != again ] || [ -e {tmp_path}/second ] || {{ touch {tmp_path}/second; exit 1; }}",
+        'max_attempts = 2\nretry_delay = "3s"',
+    )
+    daemon = start_daemon(env=NO_POLL)
+    shop.ready(*range(60), "again")
+    eventually(lambda: shop.count("READY") == 61)
+
+    def metric(name: str) -> float:
+        lines = dict(line.rpartition(" ")[::2] for line in daemon.get("/metrics")[1].splitlines())
+        return float(lines[name])
+
+    eventually(lambda: metric("dataflow_wait_seconds_count") == 62)
+    assert metric("dataflow_start_seconds_count") == 62
+    [waited] = shop.connection.execute(
+        "SELECT extract(epoch FROM claimed - retry_at)::double precision FROM ("
+        " SELECT claimed, lag(retry_at) OVER (ORDER BY number) AS retry_at FROM dataflow.attempt WHERE dataid = 'again'"
+        ") AS a WHERE retry_at IS NOT NULL"
+    ).fetchone() or (0.0,)
+    total = shop.value(
+        "SELECT extract(epoch FROM sum(a.started - e.at))::double precision FROM dataflow.attempt a"
+        " JOIN dataflow.event e ON e.jobid = a.jobid AND e.dataid = a.dataid AND e.kind = 'queued'"
+        " WHERE a.number = 1 AND e.reason IS NULL"
+    )
+    assert metric("dataflow_wait_seconds_sum") == pytest.approx(total + waited, abs=2)
 
 
 @pytest.mark.parametrize(
@@ -301,6 +374,25 @@ def test_a_port_that_is_taken_stops_the_daemon_with_a_remedy(shop: Shop, start_d
     assert died["service"] == "http"
 
 
+def test_a_service_that_dies_stops_the_daemon_which_gives_its_attempts_back_and_says_why(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(f"echo $$ > {tmp_path}/1.pid; {SLOW}")
+    daemon = start_daemon(env=NO_POLL)
+    shop.ready(1)
+    [child] = eventually(lambda: pids(tmp_path))
+    # A row that is always there is not: no service is prepared for it.
+    shop.connection.execute("DELETE FROM dataflow.control")
+    shop.connection.execute("NOTIFY dataflow, 'control'")
+    assert daemon.ended(20) == 9
+    assert not alive(child)
+    assert shop.outcomes() == ["RETURNED"]
+    [died], [stopped] = daemon.events("service.died"), daemon.events("daemon.stopped")
+    assert (died["service"], died["error"]) == ("control", "the table dataflow.control has no row 'global'")
+    assert stopped["reason"] == f"the service control died: {died['error']}"
+    assert stopped["untold"] == 0
+
+
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
     """Where systemd would listen."""
@@ -319,14 +411,15 @@ def heard(manager: socket.socket, wanted: str) -> str:
 
 def silent(manager: socket.socket, unwanted: str, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        manager.settimeout(left)
-        try:
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            manager.settimeout(left)
             if unwanted in manager.recv(4096).decode():
                 return False
-        except TimeoutError:
-            break
-    manager.settimeout(FOREVER_SECONDS)
+    except TimeoutError:
+        return True
+    finally:
+        manager.settimeout(FOREVER_SECONDS)
     return True
 
 
@@ -353,23 +446,79 @@ def test_the_watchdog_is_fed_by_turns_of_the_scheduler_and_by_nothing_else(
     with psycopg.connect(dsn) as blocker:
         # The scheduler hangs in its claim, while the rest of the loop goes on.
         blocker.execute("SELECT pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0))")
-        heard(manager, "WATCHDOG=1") if not silent(manager, "WATCHDOG=1", 0.5) else None
-        assert silent(manager, "WATCHDOG=1", 1.5)
+        eventually(lambda: silent(manager, "WATCHDOG=1", 1.5))
     heard(manager, "WATCHDOG=1")
 
 
-def test_daemons_started_and_stopped_in_a_row_leave_nothing_behind(
-    shop: Shop, start_daemon: StartDaemon
+def test_a_loop_that_hangs_does_not_feed_the_watchdog_and_dies_by_it_saying_where_it_hung(
+    shop: Shop, start_daemon: StartDaemon, manager: socket.socket, tmp_path: Path
 ) -> None:
+    shop.job(f"echo $$ > {tmp_path}/1.pid; {SLOW}")
+    reading, writing = os.pipe()
+    with open(reading, "rb") as stderr, open(writing, "wb", buffering=0) as pipe:  # noqa: PTH123 - no path
+        watched = {"NOTIFY_SOCKET": manager.getsockname(), "WATCHDOG_USEC": "600000"}
+        daemon = start_daemon(env=NO_POLL | watched, wait=False, stderr=pipe)
+        heard(manager, "WATCHDOG=1")
+        shop.ready(1)
+        [child] = eventually(lambda: pids(tmp_path))
+        # Nobody reads what it says, and the next word blocks it.
+        os.set_blocking(pipe.fileno(), False)
+        with suppress(BlockingIOError):
+            while pipe.write(b"x" * 4096):
+                pass
+        os.set_blocking(pipe.fileno(), True)
+        shop.limit(3)
+        eventually(lambda: silent(manager, "WATCHDOG=1", 1.5))
+        daemon.signal(signal.SIGABRT)
+        pipe.close()
+        said = stderr.read()
+    assert daemon.ended() == -signal.SIGABRT
+    assert b"Fatal Python error: Aborted" in said
+    assert b"dataflowd/daemon/control.py" in said
+    eventually(lambda: not alive(child), seconds=5)
     shop.job("true")
-    for number in range(8):
+    start_daemon(env=NO_POLL)
+    eventually(lambda: shop.count("READY") == 1)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the names are all that is wanted
+
+
+def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
+    shop: Shop, settings: Settings
+) -> None:
+    """In one process, whose files and threads can be counted; the other tests start and stop one process each."""
+    shop.job("true")
+    current = settings.model_copy(
+        update={"flows": [shop.flow], "daemon_name": "d1", "http_port": free_port()}
+    )
+    engine = command_engine(current, Declared(current))
+
+    async def live(number: int) -> int:
+        async def stop() -> None:
+            while shop.count("READY") <= number:  # noqa: ASYNC110 - another process has no event for us
+                await anyio.sleep(0.005)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(stop)
+            status = await service.run(current, engine)
+        return status  # noqa: RET504 - inside the group mypy takes it for one that swallows exceptions
+
+    for number in range(50):
         shop.ready(number)
-        daemon = start_daemon()
-        eventually(lambda: shop.count("READY") > number)  # noqa: B023 - it is called before the next turn
-        assert daemon.stop() == 0
-        eventually(
-            lambda: shop.value(
-                "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'dataflowd %%'"
-            )
+        assert anyio.run(live, number) == 0
+        if number == 0:  # what is made once stays
+            files = open_files()
+    assert (open_files(), threading.active_count()) == (files, 1)
+    assert shop.outcomes() == ["DONE"] * 50
+    assert (
+        shop.value("SELECT count(*) FROM dataflow.event WHERE kind = 'daemon' AND to_status = 'STOPPED'")
+        == 50
+    )
+    eventually(
+        lambda: shop.value(
+            "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'dataflowd %%'"
         )
-    assert shop.live() == 0
+    )
