@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dataflowd import __version__
-from dataflowd.ctl.output import columns, run, say, say_json
+from dataflowd.ctl.output import columns, run, say, say_json, show_version
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,12 +21,6 @@ app = typer.Typer(
 
 def main() -> None:
     sys.exit(run(app, "dataflowd"))
-
-
-def show_version(wanted: bool) -> None:
-    if wanted:
-        say(f"dataflowd {__version__}")
-        raise typer.Exit
 
 
 @app.callback()

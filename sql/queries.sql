@@ -151,6 +151,7 @@ SELECT dataflow.overview(%(jobid)s) AS overview;
 
 -- status_listen: hear of changes; a notice is a hint only
 LISTEN dataflow;
+LISTEN dataflow_status;
 
 -- chunks: a page of a dataset's chunks
 SELECT * FROM dataflow.chunks(%(datasetid)s, %(statuses)s::text[], %(first)s, %(last)s, %(pattern)s, %(stale)s, %(sort)s, %(descending)s, %(at_most)s);
@@ -268,9 +269,11 @@ WHERE encryptedpass IS NOT NULL AND retired IS NULL ORDER BY datasetid;
 -- seal: store a sealed password, in the place of the one that it replaces
 SELECT dataflow.seal(%(datasetid)s, %(sealed)s, %(was)s) AS sealed;
 
--- gc_places: where attempts of this environment write files
-SELECT datasetid::text, location FROM dataflow.dataset
-WHERE location IS NOT NULL AND format <> 'none' AND coalesce(environment, %(environment)s) = %(environment)s ORDER BY datasetid;
+-- gc_places: where attempts of this environment write files; jobid: only those of one job
+SELECT d.datasetid::text, d.location FROM dataflow.dataset d
+WHERE d.location IS NOT NULL AND d.format <> 'none' AND coalesce(d.environment, %(environment)s) = %(environment)s
+    AND (%(jobid)s::text IS NULL OR EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = d.datasetid AND o.jobid = %(jobid)s))
+ORDER BY d.datasetid;
 
 -- gc_collect: which of these directories may be removed; unless it is a dry run, superseded versions are marked as collected
 SELECT datasetid, dataid, attempt, why, since, claimed, written_until

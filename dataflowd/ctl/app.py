@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from dataflowd.ctl.output import show_version
 from dataflowd.errors import EXIT
 
 if TYPE_CHECKING:
@@ -122,6 +123,9 @@ def root(
     config: Annotated[
         Path | None, typer.Option(help="Settings file; default: the user's, then the system's.")
     ] = None,
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version.")
+    ] = False,
 ) -> None:
     context.obj = config
     if context.invoked_subcommand is None:

@@ -50,7 +50,7 @@ def gc(  # noqa: PLR0913 - each is an option of the command
     settings = settings_of(context)
     seconds = settings.gc_grace if grace is None else options.age(grace).total_seconds()
     if explained:
-        places = call("gc_places", environment=settings.environment)
+        places = call("gc_places", environment=settings.environment, jobid=None)
         explain(places, _decision(settings, seconds, [], dry_run=dry_run))
     with connected(context) as connection:
         found, skipped = _look(connection, settings, seconds)
@@ -86,13 +86,22 @@ def gc(  # noqa: PLR0913 - each is an option of the command
         say(f"{'would remove' if dry_run else 'removed'} {counted(len(gone), 'output')}, {size(total)}")
 
 
+def remove_deleted(
+    connection: psycopg.Connection, settings: Settings, job: str, dataids: set[str]
+) -> tuple[list[Row], list[Skipped]]:
+    """What `delete --data` has just left behind goes at once; and where nobody looked."""
+    found, skipped = _look(connection, settings, 0.0, job)
+    deleted = [row for row in found if row["why"] == "FORGOTTEN" and row["dataid"] in dataids]
+    return _remove(connection, settings, 0.0, deleted), skipped
+
+
 def _look(
-    connection: psycopg.Connection, settings: Settings, grace: float
+    connection: psycopg.Connection, settings: Settings, grace: float, job: str | None = None
 ) -> tuple[list[Row], list[Skipped]]:
     """What could be removed, as it is shown, and where nobody looked."""
     from dataflowd import gc as collecting
 
-    rows = call("gc_places", environment=settings.environment).send(connection)
+    rows = call("gc_places", environment=settings.environment, jobid=job).send(connection)
     roots = settings.effective_allowed_roots
     places = [collecting.place(row["datasetid"], row["location"], roots) for row in rows]
     found = [

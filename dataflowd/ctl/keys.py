@@ -348,6 +348,7 @@ KEYS: dict[str, Shape] = {
             "dry_run": "boolean",
             "count": "integer",
             "runs": "list of {dataid, status, chunks, attempts, versions, quarantined}",
+            "directories": "list of {path, bytes, kept}",
         },
         is_list=False,
     ),

@@ -13,6 +13,8 @@ from dataflowd.ctl.output import say
 from dataflowd.ctl.show import Progress, as_json, confirm, counted, preview, sign_of_life
 
 if TYPE_CHECKING:
+    import psycopg
+
     from dataflowd.ctl.ask import Row
 
 # A statement has a timeout; a million runs go in parts.
@@ -31,6 +33,9 @@ def delete(  # noqa: PLR0913 - each is an option of the command
     job: options.Job,
     *,
     dataid: options.Patterns = None,
+    data: Annotated[
+        bool, typer.Option("--data", help="Remove its files, too, on the disks of this host.")
+    ] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     json: options.Json = False,
@@ -38,11 +43,13 @@ def delete(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Forget what a job did: status, attempts, versions, statistics, quarantine. Refused while it runs.
 
-    Files stay until `gc` collects them, and the history stays. A run whose inputs are ready is queued anew: pause the
-    job first where that is not wanted.
+    Files stay until `gc` collects them, unless --data removes them at once; the history stays. Rows that a job wrote to
+    a table of another database stay. A run whose inputs are ready is queued anew: pause the job first where that is not
+    wanted.
 
     Examples:
     dataflowctl delete clean_orders --dataid '2025-*' --dry-run
+    dataflowctl delete clean_orders --data --yes
     """
     patterns = dataid or None
     shown = call("delete", jobid=job, patterns=patterns, dry_run=True, at_most=ALL)
@@ -60,12 +67,29 @@ def delete(  # noqa: PLR0913 - each is an option of the command
                 while done := part.send(connection):
                     progress.advance(len(done))
             progress.end()
+        removed = _remove_files(context, connection, job, rows) if data and not dry_run else []
+    gone = [each for each in removed if each["kept"] is None]
     if json:
-        as_json({"dry_run": dry_run, "count": len(rows), "runs": rows})
+        as_json({"dry_run": dry_run, "count": len(rows), "runs": rows, "directories": removed})
     elif not rows:
         say(f"there is nothing to delete of {job}")
     else:
-        say(f"{'would delete' if dry_run else 'deleted'} {counted(len(rows), 'run')} of {job}")
+        files = f" and {counted(len(gone), 'output')}" if gone else ""
+        say(f"{'would delete' if dry_run else 'deleted'} {counted(len(rows), 'run')}{files} of {job}")
+        for each in removed:
+            if each["kept"] is not None:
+                say(f"kept {each['path']}: it {each['kept']}")
+
+
+def _remove_files(
+    context: typer.Context, connection: psycopg.Connection, job: str, rows: list[Row]
+) -> list[Row]:
+    from dataflowd.ctl.collect import remove_deleted
+    from dataflowd.ctl.setup import settings_of
+
+    found, skipped = remove_deleted(connection, settings_of(context), job, {row["dataid"] for row in rows})
+    kept = [{"path": each.location, "bytes": 0, "kept": each.why} for each in skipped]
+    return [{key: each[key] for key in ("path", "bytes", "kept")} for each in found] + kept
 
 
 def _preview(rows: list[Row]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from dataflowd import __version__
 from dataflowd.errors import EXIT, DataflowError
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ def run(app: typer.Typer, name: str) -> int:
 
 def say(line: str = "") -> None:
     sys.stdout.write(line + "\n")
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        say(f"dataflowd {__version__}")
+        raise typer.Exit
 
 
 def say_json(value: Any) -> None:

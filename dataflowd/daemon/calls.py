@@ -169,7 +169,7 @@ async def next_tick(link: Link) -> float | None:
 
 async def gc_places(link: Link, environment: str) -> list[Row]:
     """Name and location of each dataset."""
-    return await link.call("gc_places", {"environment": environment})
+    return await link.call("gc_places", {"environment": environment, "jobid": None})
 
 
 async def gc_collect(link: Link, batch: Mapping[str, object], grace: float, retention: float) -> list[Row]:

@@ -125,6 +125,8 @@ BEGIN
     INSERT INTO dataflow.event (kind, jobid, dataid, datasetid, attempt, from_status, to_status, code, reason)
     SELECT 'status', c.jobid, c.dataid, c.datasetid, c.attempt, c.was, c.now, c.code, c.reason FROM chunks c;
 
+    -- For who watches. Daemons hear only of what they can act upon.
+    PERFORM pg_notify('dataflow_status', '');
     IF resets THEN
         PERFORM dataflow._reset_runs(changes);
     END IF;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -448,6 +449,11 @@ def test_watch_draws_again_when_something_changes(
         assert '"limit": 3' in process.stdout.readline()
         limit(connection, 7)
         assert '"limit": 7' in process.stdout.readline()
+        # A claim and an end that queue nothing are heard of, too.
+        [attempt] = daemon.claim(1)
+        running = json.loads(process.stdout.readline())["running"]
+        daemon.finish([attempt])
+        assert json.loads(process.stdout.readline())["running"] == running - 1
     finally:
         process.send_signal(2)
         process.communicate(timeout=60)
