@@ -36,7 +36,7 @@ class Result:
     outcome: Outcome
     code: str | None = None
     error: str | None = None
-    retry: bool | None = None  # False: failed for good, whatever tries are left
+    retry: bool | None = None  # False: failed for good; True: again in any case; None: as the job's tries say
     retry_after: float | None = None
     started: str | None = None  # ISO 8601
     code_hash: str | None = None

@@ -146,6 +146,16 @@ def judge_rows(
         yield CheckResult(dataset, "row_count", compared["severity"], passed, observed, expected)
 
 
+def stop_on(results: Sequence[CheckResult]) -> None:
+    broken = [result for result in results if result.stops]
+    if broken:
+        said = "; ".join(
+            f"{result.dataset}: {result.name}: observed {result.observed}, expected {result.expected}"
+            for result in broken
+        )
+        raise AttemptError("CHECK_FAILED", said, "correct the data or the job, then resubmit")
+
+
 def judge_schema(dataset: str, check: Mapping[str, Any], schema: StructType) -> CheckResult:
     from pyspark.sql.types import StructType as Struct  # noqa: PLC0415
 

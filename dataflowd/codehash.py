@@ -2,7 +2,8 @@
 
 It is taken from syntax trees, so that comments, formatting and docstrings do not count: a chunk does not become stale
 because somebody explained a line. Modules from elsewhere do not count either; they are the installation's. Nothing is
-imported or executed. A Spark SQL file counts as its text without comments and blanks at the ends of lines.
+imported or executed. A Spark SQL file counts as its text without comments and blanks at the ends of lines, a command
+as its words and the files that they name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 _WITH_DOCSTRING = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -31,6 +32,16 @@ def of_sql(name: str, directory: Path) -> str:
     lines = (directory / name).read_text(encoding="utf-8").splitlines()
     kept = (line.strip() for line in lines)
     return _digest({name: "\n".join(line for line in kept if line and not line.startswith("--"))})
+
+
+def of_command(words: Sequence[str], directory: Path) -> str:
+    """Its words, and the files among them that lie in the flow's directory."""
+    found = {f"word {place}": word for place, word in enumerate(words)}
+    for word in words:
+        path = directory / word
+        if path.is_file():
+            found[f"file {word}"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return _digest(found)
 
 
 def _collect(module: str, directory: Path, found: dict[str, str]) -> None:

@@ -6,10 +6,20 @@ fault that no repetition can heal says so (`retry = False`), and the run then wa
 
 from __future__ import annotations
 
+from typing import Any
+
 from dataflowd.errors import EXIT, DataflowError
 
 RETRY_IS_FUTILE = frozenset(
-    {"INVALID_PATH", "INVALID_OPTION", "INVALID_CODE", "INVALID_CREDENTIAL", "MISSING_JARS", "NO_OUTPUT"}
+    {
+        "INVALID_PATH",
+        "INVALID_OPTION",
+        "INVALID_CODE",
+        "INVALID_CREDENTIAL",
+        "INVALID_REPORT",
+        "MISSING_JARS",
+        "NO_OUTPUT",
+    }
 )
 
 
@@ -17,6 +27,7 @@ class AttemptError(DataflowError):
     def __init__(self, code: str, message: str, remedy: str = "") -> None:
         super().__init__(message, remedy)
         self.code = code
+        self.details: dict[str, Any] = {}  # what was judged, which is stored with a failed attempt too
 
     @property
     def retry(self) -> bool | None:

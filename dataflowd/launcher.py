@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from dataflowd import daemon, db, log, migrate, settings
 from dataflowd.declared import Declared
-from dataflowd.engine.command import command_engine
+from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.noop import NoopEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
@@ -56,9 +56,10 @@ def create(current: Settings, declared: Declared) -> Engine:
         case "noop":
             return NoopEngine()
         case "process":
-            return command_engine(current, declared)
+            return CommandEngine(current, declared, Orders(current))
         case "spark":
-            return SparkEngine(current, declared, Orders(current), command_engine(current, declared))
+            orders = Orders(current)
+            return SparkEngine(current, declared, orders, CommandEngine(current, declared, orders))
 
 
 def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:

@@ -107,6 +107,7 @@ class Order:
     jobid: str
     dataid: str
     tag: str
+    forced: bool = False  # an operator runs it although a question was answered no
     params: dict[str, Any] = field(default_factory=dict)
     kind: str = "python"
     code: str

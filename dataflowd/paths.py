@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataflowd.faults import AttemptError
-from dataflowd.flow.location import BadLocationError, place
+from dataflowd.places import BadLocationError, place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

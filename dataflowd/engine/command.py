@@ -1,32 +1,222 @@
-"""What a command job runs: the words of its flow file, in the flow's directory, with dataid and jobid in the environment."""
+"""Scripts: one supervised process for each attempt, with the environment that an existing script expects.
+
+The process is `dataflowd.script` first: it prepares, opens passwords, and becomes the script. Exit status 0 publishes
+what lies in the attempt's directories; 75 (EX_TEMPFAIL) means later: the run is tried again after its retry_delay, and
+no try is spent; anything else is FAILED, with the status or the signal as the code and the last lines of the output as
+the error. What a script tells about its work, it writes to the file that DATAFLOW_REPORT names (see report.py).
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from dataflowd.engine.process import ProcessEngine, Program
-from dataflowd.errors import NotAllowedError
+import anyio
+import anyio.to_thread
+
+from dataflowd import supervise
+from dataflowd.attempt import done, failed, returned
+from dataflowd.engine.publish import publish
+from dataflowd.engine.report import VARIABLE, Reader
+from dataflowd.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
+from dataflowd.faults import AttemptError
+from dataflowd.keyfile import KeySource
 
 if TYPE_CHECKING:
-    from dataflowd.attempt import Attempt
+    from collections.abc import Callable, Iterator, Mapping
+
+    from dataflowd.attempt import Attempt, Result
     from dataflowd.declared import Declared
+    from dataflowd.engine.orders import Orders
+    from dataflowd.flow import Job
+    from dataflowd.order import Order
     from dataflowd.settings import Settings
 
+EX_TEMPFAIL = 75
+GRACE_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+FAULT_BYTES = 65536
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "HOME")
 
 
-def command_engine(settings: Settings, declared: Declared) -> ProcessEngine:
-    def program(attempt: Attempt) -> Program:
-        flow, job = declared.job(attempt.jobid)
+@dataclass(frozen=True)
+class Program:
+    """What is executed, and what its environment has beside the variables of the order."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+class CommandEngine:
+    def __init__(self, settings: Settings, declared: Declared, orders: Orders) -> None:
+        self._settings = settings
+        self._declared = declared
+        self._orders = orders
+
+    async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
+        try:
+            flow, job = self._declared.job(attempt.jobid)
+            program = self._program(job)
+            order = await self._orders.order(attempt, flow, job)
+        except DatabaseUnreachableError as error:
+            return returned(attempt, error.message)
+        except DataflowError as error:
+            return failed(attempt, error.code, str(error), retry=False)
+        except OSError as error:
+            return failed(attempt, "INVALID_CODE", f"the job's code cannot be read: {error}", retry=False)
+        if order is None:
+            return returned(attempt, "the claim was lost before the job began")
+        with _scratch(self._settings) as directory:
+            try:
+                result = await self._execute(attempt, order, program, directory, on_start)
+            except AttemptError as error:
+                result = failed(attempt, error.code, str(error), retry=error.retry, **error.details)
+            except OSError as error:
+                result = failed(attempt, "CANNOT_START", f"the process cannot be started: {error}")
+        return replace(result, code_hash=order.code_hash, config_hash=order.config_hash)
+
+    async def close(self) -> None:
+        await self._orders.close()
+
+    async def reload(self) -> None:
+        """Each attempt reads its program anew."""
+
+    def _program(self, job: Job) -> Program:
         if job.kind != "command" or isinstance(job.code, str):
             raise NotAllowedError(
-                f"the job {attempt.jobid} is of kind {job.kind}, and this daemon runs only commands",
+                f"the job {job.name} is of kind {job.kind}, and this daemon runs only commands",
                 "run the daemon with --engine spark",
             )
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        return Program(
-            job.code, inherited | {"dataid": attempt.dataid, "jobid": attempt.jobid}, flow.directory
-        )
+        return Program(tuple(job.code), inherited)
 
-    return ProcessEngine(program, settings.effective_log_dir)
+    async def _execute(
+        self, attempt: Attempt, order: Order, program: Program, directory: Path, on_start: Callable[[], None]
+    ) -> Result:
+        reader = Reader(directory / "report", order.outputs)
+        document = {
+            "order": order.document(),
+            "argv": program.argv,
+            "env": {**program.env, VARIABLE: str(reader.path)},
+            "key": KeySource.of(self._settings).document(),
+        }
+        log = log_path(self._settings.effective_log_dir, attempt)
+        ended = await _become(document, Path(order.directory), log, reader, on_start)
+        if ended.code == EX_TEMPFAIL:
+            return failed(attempt, "RETRY_LATER", _said(ended), retry=True, usage=ended.usage)
+        if ended.code != 0:
+            return failed(attempt, ended.signal or f"EXIT_{ended.code}", _said(ended), usage=ended.usage)
+        report = await anyio.to_thread.run_sync(lambda: reader.look(is_last=True))
+        made = await anyio.to_thread.run_sync(publish, order, report)
+        return done(attempt, usage=ended.usage, **made)
+
+
+async def _become(
+    document: dict[str, Any], cwd: Path, log: Path, reader: Reader, on_start: Callable[[], None]
+) -> supervise.Exit:
+    """Raises the fault that the process tells instead of becoming the script."""
+    said, begun = bytearray(), anyio.Event()
+    with _order_file(document) as order_file, _pipe() as (receive, send):
+        child = supervise.spawn(
+            [sys.executable, "-I", "-m", "dataflowd.script", str(order_file), str(send.fileno())],
+            env={"PATH": os.environ.get("PATH", os.defpath)},
+            cwd=cwd,
+            log_path=log,
+            pass_fds=(order_file, send.fileno()),
+        )
+        send.close()
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_watch, reader, child)
+                group.start_soon(_beginning, receive.fileno(), said, begun, on_start)
+                ended = await child.wait()
+                group.cancel_scope.cancel()
+        except anyio.get_cancelled_exc_class():
+            await child.terminate(GRACE_SECONDS)
+            raise
+        said += _rest(receive.fileno())
+    if said:
+        raise AttemptError(**json.loads(said))
+    if not begun.is_set():
+        on_start()
+    return ended
+
+
+def _said(ended: supervise.Exit) -> str:
+    return f"{ended}\n{ended.tail}".rstrip()
+
+
+async def _watch(reader: Reader, child: supervise.Child) -> None:
+    """Shows progress while the script runs; what is wrong with its report is said at the end."""
+    shown = None
+    while True:
+        await anyio.sleep(LOOK_SECONDS)
+        with suppress(AttemptError):
+            progress = (await anyio.to_thread.run_sync(reader.look)).progress
+            if progress is not None and progress != shown:
+                shown = progress
+                child.log.feed(f"progress {progress[0]} of {progress[1]}\n".encode())
+
+
+async def _beginning(receive: int, said: bytearray, begun: anyio.Event, on_start: Callable[[], None]) -> None:
+    """The end of the file, with nothing in it, is the moment when the process becomes the script."""
+    while True:
+        await anyio.wait_readable(receive)
+        more = os.read(receive, FAULT_BYTES)
+        said += more
+        if not more:
+            break
+    if not said:
+        begun.set()
+        on_start()
+
+
+def _rest(receive: int) -> bytes:
+    """A process that has ended has closed the other end."""
+    found = b""
+    while more := os.read(receive, FAULT_BYTES):
+        found += more
+    return found
+
+
+@contextmanager
+def _order_file(document: dict[str, Any]) -> Iterator[int]:
+    """In memory: the order is as large as it is, and nobody else can name it."""
+    handle = os.memfd_create("order", 0)
+    try:
+        with os.fdopen(handle, "wb", closefd=False) as file:
+            file.write(json.dumps(document).encode())
+        os.lseek(handle, 0, os.SEEK_SET)
+        yield handle
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _pipe() -> Iterator[tuple[Any, Any]]:
+    receive, send = os.pipe()
+    with os.fdopen(receive, "rb", buffering=0) as reading, os.fdopen(send, "wb", buffering=0) as writing:
+        yield reading, writing
+
+
+@contextmanager
+def _scratch(settings: Settings) -> Iterator[Path]:
+    """A directory of the attempt's own, gone with it."""
+    parent = settings.data_dir / "run"
+    parent.mkdir(parents=True, exist_ok=True)
+    directory = Path(tempfile.mkdtemp(prefix=f"command-{os.getpid()}-", dir=parent))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def log_path(log_dir: Path, attempt: Attempt) -> Path:
+    return log_dir / attempt.jobid / attempt.dataid / f"{attempt.attempt}.log"

@@ -24,10 +24,10 @@ import anyio
 from dataflowd import codehash, log, supervise
 from dataflowd.attempt import Result, failed, returned
 from dataflowd.embedded import java
-from dataflowd.engine.process import log_path
+from dataflowd.engine.command import log_path
+from dataflowd.engine.orders import references
 from dataflowd.engine.runner import Pending, Runner
 from dataflowd.errors import DatabaseUnreachableError, DataflowError
-from dataflowd.order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dataflowd.engine import Engine
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Flow, Job
+    from dataflowd.order import Order
     from dataflowd.settings import Settings
 
 CANCEL_SECONDS = 10.0
@@ -66,7 +67,7 @@ class SparkEngine:
             flow, job = self._declared.job(attempt.jobid)
             if job.kind == "command":
                 return await self._commands.run(attempt, on_start)
-            order = await self._order(attempt, flow, job)
+            order = await self._orders.order(attempt, flow, job)
         except DatabaseUnreachableError as error:
             return returned(attempt, error.message)
         except DataflowError as error:
@@ -93,8 +94,8 @@ class SparkEngine:
             for runner in self._runners:
                 group.start_soon(runner.stop)
         self._runners.clear()
-        await self._orders.close()
         await self._commands.close()
+        await self._orders.close()
 
     async def reload(self) -> None:
         """Changed code has another key; what is idle with the old one goes now, the rest when it is."""
@@ -106,42 +107,9 @@ class SparkEngine:
     def runners(self) -> list[Runner]:
         return list(self._runners)
 
-    async def _order(self, attempt: Attempt, flow: Flow, job: Job) -> Order | None:
-        code_hash = _code_hash(flow, job)
-        config_hash = flow.config_hash(job.name)
-        document = await self._orders.order(attempt)
-        if document is None:
-            return None
-        await self._orders.code_version(job.name, code_hash, config_hash)
-        for name, output in document["outputs"].items():
-            declared = flow.datasets.get(name)
-            output["dataset"]["checks"] |= dict(job.checks)
-            output["dataset"]["custom_checks"] = [
-                *(dict(check) for check in (declared.custom_checks if declared else ())),
-                *map(dict, job.custom_checks),
-            ]
-        return Order.parse(
-            document
-            | {
-                "attempt": attempt.attempt,
-                "number": attempt.number,
-                "jobid": attempt.jobid,
-                "dataid": attempt.dataid,
-                "tag": attempt.tag,
-                "params": attempt.params,
-                "kind": job.kind,
-                "code": job.code,
-                "directory": str(flow.directory),
-                "quarantine": job.quarantine,
-                "allowed_roots": self._settings.effective_allowed_roots,
-                "code_hash": code_hash,
-                "config_hash": config_hash,
-            }
-        )
-
     def _key(self, flow: Flow, job: Job) -> tuple[Any, ...]:
         """All jobs of a flow share its runners, so the code is that of all of them. A SQL file is read anew each time."""
-        modules = [_references(flow, one) for one in flow.jobs.values()]
+        modules = [references(flow, one) for one in flow.jobs.values()]
         code = codehash.of_python([name for names in modules for name in names], flow.directory)
         return flow.name, str(flow.directory), code, tuple(sorted(job.spark.items()))
 
@@ -303,22 +271,9 @@ class SparkEngine:
         return failed(attempt, "RUNNER_DIED", said, usage=usage)
 
 
-def _code_hash(flow: Flow, job: Job) -> str:
-    if job.kind == "sql":
-        return codehash.of_sql(str(job.code), flow.directory)
-    return codehash.of_python(_references(flow, job), flow.directory)
-
-
-def _references(flow: Flow, job: Job) -> list[str]:
-    """The functions that a job names: its own, and its custom checks."""
-    own = [str(job.code)] if job.kind == "python" else []
-    outputs = [check["function"] for name in job.outputs for check in flow.datasets[name].custom_checks]
-    return [*own, *outputs, *(check["function"] for check in job.custom_checks)]
-
-
 def _remove_leftovers(settings: Settings) -> None:
-    """Directories of runners whose daemon was killed; their processes died with it."""
-    for path in (settings.data_dir / "run").glob("runner-*-*"):
+    """Directories of attempts and runners whose daemon was killed; their processes died with it."""
+    for path in (settings.data_dir / "run").glob("*-*-*"):
         owner = path.name.split("-")[1]
         if owner.isdigit() and int(owner) != os.getpid() and not Path(f"/proc/{owner}").exists():
             shutil.rmtree(path, ignore_errors=True)

@@ -10,6 +10,7 @@ from dataflowd.flow import checks, location
 from dataflowd.flow.model import Dataset
 from dataflowd.flow.section import type_of
 from dataflowd.flow.zone import is_zone
+from dataflowd.places import BadLocationError
 
 if TYPE_CHECKING:
     from dataflowd.flow.section import Section
@@ -73,7 +74,7 @@ def _location(section: Section, settings: Settings) -> str | None:
         return None
     try:
         return location.resolve(value, settings)
-    except location.BadLocationError as error:
+    except BadLocationError as error:
         section.wrong("location", error.what, error.remedy)
         return value
 

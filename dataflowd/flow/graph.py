@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from dataflowd.flow.model import Flow, Job
     from dataflowd.flow.source import Key
 
+SCRIPTS = ("command", "spark_submit")
+CHECKED_OF_SCRIPTS = frozenset({"min_rows", "max_rows", "row_count"})
+
 
 def check(flow: Flow, report: Report) -> None:
     producers = _producers(flow)
@@ -26,6 +29,7 @@ def check(flow: Flow, report: Report) -> None:
         _check_inputs(flow, job, report)
         _check_environment(flow, job, report)
         _check_row_counts(flow, job, report)
+        _check_script(flow, job, report)
     _check_locations(flow, producers, report)
     _check_cycles(flow, producers, report)
 
@@ -104,6 +108,27 @@ def _check_inputs(flow: Flow, job: Job, report: Report) -> None:
             f"the inputs of job {job.name!r} disagree on what its dataids are: {said}",
             "make the mappings agree, or split the job",
         )
+
+
+def _check_script(flow: Flow, job: Job, report: Report) -> None:
+    """What a script writes is not looked into, so that a check of it would be a promise that nobody keeps."""
+    if job.kind not in SCRIPTS:
+        return
+    for name in job.outputs:
+        dataset = flow.datasets.get(name)
+        if dataset is None:
+            continue
+        declared = [
+            *dataset.checks,
+            *job.checks,
+            *(("custom",) if dataset.custom_checks or job.custom_checks else ()),
+        ]
+        for check in sorted(set(declared) - CHECKED_OF_SCRIPTS):
+            report.add(
+                element_key(report, job.name, "outputs", name),
+                f"the check {check} of dataset {name!r} cannot be made of what the script of job {job.name!r} writes",
+                "let the script report it, or let a job with dataflowd.jobs:validate follow it",
+            )
 
 
 def _looks_back(mapping: Mapping[str, Any]) -> bool:

@@ -111,7 +111,7 @@ def exists(spark: SparkSession, location: str) -> bool:
 def listing(spark: SparkSession, location: str, kind: str = "") -> list[File]:
     """The data files, without what Spark and Hadoop keep beside them (_SUCCESS, .crc)."""
     path = paths.local(location)
-    return _local_listing(path, kind) if path is not None else _hadoop_listing(spark, location)
+    return local_listing(path, kind) if path is not None else _hadoop_listing(spark, location)
 
 
 def leftovers(spark: SparkSession, location: str) -> bool:
@@ -119,7 +119,7 @@ def leftovers(spark: SparkSession, location: str) -> bool:
     return exists(spark, f"{location}/_temporary")
 
 
-def _local_listing(path: Path, kind: str) -> list[File]:
+def local_listing(path: Path, kind: str = "") -> list[File]:
     if path.is_file():
         return [File("", path.stat().st_size)]
     found = (
@@ -193,4 +193,4 @@ SMALL_BYTES = 64 * 1024 * 1024
 
 
 def _is_small(path: Path) -> bool:
-    return sum(file.bytes for file in _local_listing(path, "")) <= SMALL_BYTES
+    return sum(file.bytes for file in local_listing(path)) <= SMALL_BYTES

@@ -12,7 +12,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dataflowd import checks, formats, paths
+from dataflowd import checks, formats, paths, published
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
 from dataflowd.order import attempt_location
@@ -70,12 +70,8 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
 def prepare(order: Order, spark: SparkSession) -> None:
     for source in order.inputs.values():
         for chunk in source.chunks:
-            if not chunk.validated:
-                raise AttemptError(
-                    "NOT_VALIDATED",
-                    f"nobody has vouched for {source.name}/{chunk.dataid}",
-                    "check it and call dataflow.validated()",
-                )
+            if not order.forced:
+                published.require_validated(source.name, chunk)
         if source.dataset.format in formats.FILES:
             _check_input(order, source, spark)
     for output in order.outputs.values():
@@ -101,29 +97,9 @@ def _check_input(order: Order, source: Input, spark: SparkSession) -> None:
         paths.check(chunk.location, order.allowed_roots)
         files.require_jars(spark, source.dataset, chunk.location)
         if not files.exists(spark, chunk.location):
-            raise AttemptError(
-                "WRONG_DATA",
-                f"{source.name}/{chunk.dataid} is READY, but there is nothing at {chunk.location}",
-                "restore it, or make it again: `dataflowctl resubmit` on its producer",
-            )
+            raise published.missing(source.name, chunk)
         if chunk.files is not None:
-            _compare(source.name, chunk.dataid, chunk.files, files.listing(spark, chunk.location))
-
-
-def _compare(name: str, dataid: str, manifest: tuple[dict[str, Any], ...], found: list[files.File]) -> None:
-    expected = {file["path"]: file["bytes"] for file in manifest}
-    there = {file.path: file.bytes for file in found}
-    if expected == there:
-        return
-    missing, more = sorted(expected.keys() - there.keys()), sorted(there.keys() - expected.keys())
-    changed = sorted(path for path in expected.keys() & there.keys() if expected[path] != there[path])
-    listed = [("missing", missing), ("not in the manifest", more), ("of another size", changed)]
-    what = "; ".join(f"{len(names)} {how}, such as {names[0]}" for how, names in listed if names)
-    raise AttemptError(
-        "WRONG_DATA",
-        f"the files of {name}/{dataid} are not those that were published: {what}",
-        "restore them, or make the chunk again: `dataflowctl resubmit` on its producer",
-    )
+            published.compare(source.name, chunk.dataid, chunk.files, files.listing(spark, chunk.location))
 
 
 def run(ctx: Context, function: Callable[[Context], Any]) -> None:
@@ -142,14 +118,6 @@ def run(ctx: Context, function: Callable[[Context], Any]) -> None:
     )
 
 
-class _NotPassedError(AttemptError):
-    """Carries what was judged, which is stored with a failed attempt too."""
-
-    def __init__(self, error: AttemptError, details: dict[str, Any]) -> None:
-        super().__init__(error.code, error.message, error.remedy)
-        self.details = details
-
-
 def validate(ctx: Context) -> dict[str, Any]:
     """Outputs, checks, nodes and quarantine of a result; raises when something forbids publication."""
     seen = ctx.seen()
@@ -161,10 +129,11 @@ def validate(ctx: Context) -> dict[str, Any]:
     }
     try:
         quarantine.check_limit(seen, ctx.order.quarantine)
-        _stop_on(results)
+        checks.stop_on(results)
         outputs = {name: _manifest(ctx.spark, item) for name, item in written.items()}
     except AttemptError as error:
-        raise _NotPassedError(error, details) from None
+        error.details = details
+        raise
     return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)}
 
 
@@ -196,16 +165,6 @@ def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: Data
     return checks.CheckResult(
         dataset, custom["function"], custom["severity"], passed, observed, "custom check passes"
     )
-
-
-def _stop_on(results: list[checks.CheckResult]) -> None:
-    broken = [result for result in results if result.stops]
-    if broken:
-        said = "; ".join(
-            f"{result.dataset}: {result.name}: observed {result.observed}, expected {result.expected}"
-            for result in broken
-        )
-        raise AttemptError("CHECK_FAILED", said, "correct the data or the job, then resubmit")
 
 
 def _manifest(spark: SparkSession, item: Written) -> dict[str, Any]:

@@ -355,11 +355,11 @@ BEGIN
         -- A session's own lock does not keep the session out; that the runner is gone, the daemon says with let_go.
         SELECT j.*, CASE WHEN last.outcome = 'CANCELLED' AND NOT last.let_go AND last.incarnation = claim.incarnation THEN false
             ELSE pg_try_advisory_lock(dataflow._run_lock(j.jobid, j.dataid)) END AS mine,
-            last.number, last.outcome, last.tries, last.lost
+            last.number, last.outcome, last.code, last.tries, last.lost
         FROM judged j
         -- not the one that the chunk names: a chunk may be deleted, its attempts stay
         LEFT JOIN LATERAL (
-            SELECT a.number, a.outcome, a.tries, a.lost, a.let_go, a.incarnation FROM dataflow.attempt a
+            SELECT a.number, a.outcome, a.code, a.tries, a.lost, a.let_go, a.incarnation FROM dataflow.attempt a
             WHERE a.jobid = j.jobid AND a.dataid = j.dataid ORDER BY a.number DESC LIMIT 1
         ) AS last ON true
         WHERE j.reason IS NULL
@@ -372,7 +372,9 @@ BEGIN
     ), attempts AS (
         INSERT INTO dataflow.attempt AS a (jobid, dataid, number, tries, lost, daemon, incarnation, tag, inputs, answers)
         SELECT g.jobid, g.dataid, coalesce(g.number, 0) + 1,
-            CASE WHEN g.outcome = 'FAILED' AND g.out_status = 'FAILED' THEN g.tries + 1 WHEN g.outcome IN ('LOST', 'RETURNED') THEN g.tries ELSE 1 END,
+            -- what asked for a later time has not spent a try
+            CASE WHEN g.outcome = 'FAILED' AND g.out_status = 'FAILED' THEN g.tries + (g.code <> 'RETRY_LATER')::int
+                WHEN g.outcome IN ('LOST', 'RETURNED') THEN g.tries ELSE 1 END,
             -- who lost too many runners has failed, and is here because he was resubmitted
             CASE WHEN g.outcome = 'LOST' AND g.lost + 1 < k.max_lost THEN g.lost + 1 WHEN g.outcome = 'RETURNED' THEN g.lost ELSE 0 END,
             claim.daemon, claim.incarnation, 'dataflow-' || gen_random_uuid(), g.inputs,

@@ -1,7 +1,7 @@
 -- How an attempt ends: finish by its own daemon, rescue by another, cancel by a person.
 
 -- One element a result: {"attempt", "token", "outcome": "DONE" | "FAILED" | "RETURNED", "code", "error", "started",
--- "retry": false to fail for good, "retry_after": seconds, "code_hash", "config_hash", "usage": {},
+-- "retry": false to fail for good, true to be tried again in any case, "retry_after": seconds, "code_hash", "config_hash", "usage": {},
 -- "outputs": {dataset: {"location", "files", "bytes", "rows", "columns", "fingerprint"}},
 -- "checks": [{"dataset", "name", "severity", "passed", "observed", "expected"}],
 -- "nodes": [{"node", "items", "successes", "failures", "seconds"}],
@@ -71,7 +71,7 @@ BEGIN
             code_hash = r.code_hash,
             config_hash = r.config_hash,
             usage = coalesce(r.usage, '{}'),
-            retry_at = CASE WHEN r.outcome = 'FAILED' AND a.tries < j.max_attempts AND coalesce(r.retry, true)
+            retry_at = CASE WHEN r.outcome = 'FAILED' AND coalesce(r.retry, a.tries < j.max_attempts)
                 -- doubles with each try, spread by a fifth so that what failed together does not return together
                 THEN now() + coalesce(make_interval(secs => r.retry_after), j.retry_delay * (2 ^ least(a.tries - 1, 20)) * (0.9 + random() * 0.2)) END
         FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid, outcome text, code text, error text, started timestamptz,

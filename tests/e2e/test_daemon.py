@@ -19,7 +19,8 @@ import pytest
 
 from dataflowd.daemon import control, service
 from dataflowd.declared import Declared
-from dataflowd.engine.command import command_engine
+from dataflowd.engine.command import CommandEngine
+from dataflowd.engine.orders import Orders
 from tests.fix_daemon import Shop, StartDaemon, eventually, free_port
 
 if TYPE_CHECKING:
@@ -493,7 +494,7 @@ def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
     current = settings.model_copy(
         update={"flows": [shop.flow], "daemon_name": "d1", "http_port": free_port()}
     )
-    engine = command_engine(current, Declared(current))
+    declared = Declared(current)
 
     async def live(number: int) -> int:
         async def stop() -> None:
@@ -503,6 +504,7 @@ def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
 
         async with anyio.create_task_group() as group:
             group.start_soon(stop)
+            engine = CommandEngine(current, declared, Orders(current))
             status = await service.run(current, engine)
         return status  # noqa: RET504 - inside the group mypy takes it for one that swallows exceptions
 

@@ -16,9 +16,8 @@ import pytest
 import dataflowd.flow
 from dataflowd.attempt import Attempt
 from dataflowd.declared import Declared
-from dataflowd.engine.command import command_engine
+from dataflowd.engine.command import CommandEngine, log_path
 from dataflowd.engine.orders import Orders
-from dataflowd.engine.process import log_path
 from dataflowd.engine.spark import SparkEngine
 
 if TYPE_CHECKING:
@@ -159,7 +158,8 @@ def shop_settings(settings: Settings, tmp_path: Path) -> Settings:
 async def shop(world: World, settings: Settings) -> AsyncIterator[Shop]:
     declared = Declared(settings)
     dataflowd.flow.apply(world.connection, declared.flows["shop"])
-    engine = SparkEngine(settings, declared, Orders(settings), command_engine(settings, declared))
+    orders = Orders(settings)
+    engine = SparkEngine(settings, declared, orders, CommandEngine(settings, declared, orders))
     try:
         yield Shop(world, settings, engine, world.daemon())
     finally:

@@ -1,0 +1,95 @@
+"""What a script has made: the files in its attempt's directories, and what it told about them, as a result.
+
+Checks that the number of rows decides are judged here, by what the script told. A flow that declares others for the
+output of a script is refused when it is applied: nobody would look at them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dataflowd import checks, environment, paths
+from dataflowd.faults import AttemptError
+from dataflowd.formats import FILES, files
+from dataflowd.sdk import quarantine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from dataflowd.engine.report import Report
+    from dataflowd.order import Order, Output
+
+
+def publish(order: Order, report: Report) -> dict[str, Any]:
+    """Outputs, checks, nodes and quarantine of a result; raises when something forbids publication."""
+    outputs = {name: _manifest(order, output, report) for name, output in order.outputs.items()}
+    results = [*report.checks.values(), *_judged(order, outputs, len(report.bad))]
+    details: dict[str, Any] = {"checks": [result.document() for result in results]}
+    rows = sum(manifest["rows"] or 0 for manifest in outputs.values()) + len(report.bad)
+    seen = [quarantine.Seen("report", rows, len(report.bad), tuple(report.bad))]
+    try:
+        quarantine.check_limit(seen, order.quarantine)
+        checks.stop_on(results)
+    except AttemptError as error:
+        error.details = details
+        raise
+    return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)}
+
+
+def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[checks.CheckResult]:
+    """Those that the number of rows decides; a flow that declares others for a script is refused."""
+    counted = {name: source.rows for name, source in order.inputs.items()}
+    for name, output in order.outputs.items():
+        declared, rows = output.dataset.checks, outputs[name]["rows"]
+        for result in checks.judge_rows(name, declared, rows or 0, (rows or 0) + bad, counted):
+            if rows is None:
+                yield checks.CheckResult(
+                    name,
+                    result.name,
+                    result.severity,
+                    False,
+                    "the script told no rows",
+                    result.expected,
+                )
+            else:
+                yield result
+
+
+def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
+    told = report.files.get(output.name, {})
+    location = environment.output_location(order, output)
+    path = paths.local(location) if location is not None else None
+    if path is None or output.dataset.format not in FILES:
+        found: list[dict[str, Any]] = [{"path": name, "bytes": 0, **known} for name, known in told.items()]
+    else:
+        found = [file.document() | told.get(file.path, {}) for file in _files(output.name, path)]
+        if unknown := sorted(told.keys() - {file["path"] for file in found}):
+            raise AttemptError(
+                "WRONG_DATA",
+                f"{output.name}: the script told of {unknown[0]}, and there is no such file in {path}",
+                f"write into the directory that {environment.variable(output.name, 'location')} names",
+            )
+    rows = report.rows.get(output.name)
+    if rows is None and found and all("rows" in file for file in found):
+        rows = sum(file["rows"] for file in found)
+    return {"location": location, "files": found, "bytes": sum(file["bytes"] for file in found), "rows": rows}
+
+
+def _files(name: str, path: Path) -> list[files.File]:
+    """What a script leaves is data: a link in it would have readers look elsewhere."""
+    for parent, directories, names in os.walk(path):
+        for entry in (*directories, *names):
+            if (Path(parent) / entry).is_symlink():
+                raise AttemptError(
+                    "INVALID_PATH", f"{name}: {parent}/{entry} is a link", "let the script write files"
+                )
+    found = files.local_listing(path)
+    if not found:
+        raise AttemptError(
+            "NO_OUTPUT",
+            f"the script ended with status 0 and left no file in {path}",
+            f"write into the directory that {environment.variable(name, 'location')} names, or declare {name} with format none",
+        )
+    return found

@@ -1,0 +1,201 @@
+"""The small process that becomes a script: `python -I -m dataflowd.script ORDER STATUS`, started by the command engine.
+
+It reads the order from one inherited file, asks the host's side of the five questions, makes the directories that the
+script may write, opens the passwords that it needs, and executes the script in its own place. The key and the passwords
+are seen by nobody else. What is wrong is written to the other file as JSON; that file is closed by exec, so that whoever
+reads it learns that the script has begun, or why it has not.
+
+A script that was given a password may print it. Its output therefore passes through a filter that knows the passwords:
+a process of this program that is nobody's child, in a session of its own, and ends when the last writer is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from dataflowd import environment, paths, published
+from dataflowd.errors import DataflowError
+from dataflowd.faults import AttemptError
+from dataflowd.formats import files
+from dataflowd.order import Order
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FAILED = 70
+PIPE_BYTES = 65536
+LINE_BYTES = 65536
+LEAST_BYTES = 4  # a shorter password would mask half of every line
+MASK = b"***"
+PR_SET_DUMPABLE = 4
+REMEDIES = {
+    OSError: "check the program, its first line (#!...) and its permissions",
+    PermissionError: "run chmod +x on it, and see that its user may read it",
+    FileNotFoundError: "check its name, and the program that its first line (#!...) names",
+}
+
+
+def main() -> None:
+    order_file, status_file = map(int, sys.argv[1:3])
+    os.set_inheritable(order_file, False)
+    os.set_inheritable(status_file, False)
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+    try:
+        with os.fdopen(order_file, "rb") as file:
+            document = json.load(file)
+        become(document)
+    except DataflowError as error:
+        fault = {"code": error.code, "message": error.message, "remedy": error.remedy}
+        os.write(status_file, json.dumps(fault).encode())
+        sys.exit(FAILED)
+
+
+def become(document: dict[str, Any]) -> None:
+    """Does not return."""
+    order = Order.parse(document["order"])
+    prepare(order)
+    passwords = opened(order, document["key"])
+    env = document["env"] | environment.variables(order) | passwords
+    if passwords:
+        filter_output(list(passwords.values()))
+    program: list[str] = document["argv"]
+    try:
+        os.execvpe(program[0], program, {key.encode(): value.encode() for key, value in env.items()})  # noqa: S606
+    except OSError as error:
+        remedy = REMEDIES.get(type(error), REMEDIES[OSError])
+        raise AttemptError(
+            "CANNOT_START", f"{program[0]} cannot be executed: {error.strerror}", remedy
+        ) from None
+
+
+def prepare(order: Order) -> None:
+    """Locations elsewhere than on a disk are judged by their text: the script has the means to look, we have not."""
+    for source in order.inputs.values():
+        for chunk in source.chunks:
+            if not order.forced:
+                published.require_validated(source.name, chunk)
+            if chunk.location is None:
+                continue
+            paths.check(chunk.location, order.allowed_roots)
+            path = paths.local(chunk.location)
+            if path is not None and not path.exists():
+                raise published.missing(source.name, chunk)
+            if path is not None and chunk.files is not None:
+                published.compare(source.name, chunk.dataid, chunk.files, files.local_listing(path))
+    for output in order.outputs.values():
+        location = environment.output_location(order, output)
+        if location is not None:
+            paths.check(location, order.allowed_roots)
+            path = paths.local(location)
+            if path is not None:
+                _make(path)
+
+
+def opened(order: Order, key: dict[str, Any]) -> dict[str, str]:
+    wanted = environment.password_variables(order)
+    if not wanted:
+        return {}
+    # Most scripts need no password, and start sooner without cryptography.
+    from dataflowd.keyfile import KeySource  # noqa: PLC0415
+    from dataflowd.seal import Binding, unseal  # noqa: PLC0415
+
+    ring = KeySource.parse(key).ring()
+    return {
+        name: unseal(
+            str(dataset.connection.encryptedpass),
+            ring,
+            Binding(
+                dataset.name,
+                dataset.connection.username,
+                dataset.connection.hostname,
+                dataset.connection.database,
+            ),
+        )
+        for name, dataset in wanted.items()
+    }
+
+
+def filter_output(secrets: list[str]) -> None:
+    """Puts a process between the script's output and its reader."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if os.fork() == 0:
+            os.setsid()
+            # Whatever else is open would seem to be open in the script.
+            os.closerange(3, receive)
+            os.closerange(receive + 1, os.sysconf("SC_OPEN_MAX"))
+            _filter(receive, sys.stdout.fileno(), forms(secrets))
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(receive)
+    os.dup2(send, sys.stdout.fileno())
+    os.dup2(send, sys.stderr.fileno())
+    os.close(send)
+
+
+def forms(secrets: list[str]) -> list[bytes]:
+    """As they are, as URLs and JSON write them, and line by line; the longest first, for one may be a part of another."""
+    written = {
+        form.encode()
+        for secret in secrets
+        for one in {secret, *secret.splitlines()}
+        for form in (one, quote(one, safe=""), json.dumps(one)[1:-1])
+    }
+    return sorted((form for form in written if len(form) >= LEAST_BYTES), key=len, reverse=True)
+
+
+def masked(data: bytes, secrets: list[bytes]) -> bytes:
+    for secret in secrets:
+        data = data.replace(secret, MASK)
+    return data
+
+
+def _filter(source: int, target: int, secrets: list[bytes]) -> None:
+    """A secret may be cut by the end of a read, so an unfinished line waits for the rest of it."""
+    held = max(map(len, secrets), default=1) - 1
+    rest = b""
+    try:
+        while data := os.read(source, PIPE_BYTES):
+            head, newline, rest = (rest + data).rpartition(b"\n")
+            out = masked(head + newline, secrets)
+            if len(rest) > LINE_BYTES + held:
+                rest = masked(rest, secrets)
+                out, rest = out + rest[:-held], rest[-held:]
+            _write(target, out)
+        _write(target, masked(rest, secrets))
+    except OSError:
+        pass
+    os._exit(0)
+
+
+def _write(target: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(target, data) :]
+
+
+def _make(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+    except FileExistsError:
+        raise AttemptError(
+            "WRONG_DATA",
+            f"the directory {path}, which this attempt alone may write, exists already",
+            "another database may use the same location: separate them, then resubmit",
+        ) from None
+    except OSError as error:
+        raise AttemptError(
+            "INVALID_PATH",
+            f"the directory {path} cannot be made: {error.strerror}",
+            "let the user who runs the jobs write there",
+        ) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""Existing scripts run unchanged: they find what they expect in their environment, and their end decides."""
+
+from __future__ import annotations
+
+import json
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dataflowd import flow, keyfile, seal
+from tests.fix_daemon import StartDaemon, daemons, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+    from dataflowd.settings import Settings
+
+SECRET = 'it\'s $HOME/"pass"\nword \u00fc%'  # noqa: S105
+TOLD = "hunter-2-canary"
+AWKWARD = "a'b\"c $HOME `id` \\ / \u00e9\n2nd line"
+FLOW = """
+[flow]
+name = "scripts"
+[dataset.raw]
+format = "csv"
+location = "{{root}}/raw/{{dataid}}.csv"
+[dataset."sales-db.orders"]
+format = "postgres"
+hostname = "db7"
+database = "sales"
+schemaname = "public"
+tablename = "orders"
+username = "etl"
+[dataset.clean]
+format = "csv"
+location = "{{root}}/clean"
+checks = {{ min_rows = 1 }}
+[job.load]
+command = ["./load.sh", "a word"]
+inputs = ["raw", "sales-db.orders"]
+outputs = ["clean"]
+params = {{ awkward = {awkward}, count = 3, flags = [true, "x"] }}
+quarantine = 1
+{options}
+"""
+
+
+@dataclass
+class Scripts:
+    directory: Path
+    settings: Settings
+    connection: psycopg.Connection
+    start: StartDaemon
+
+    @property
+    def root(self) -> Path:
+        return self.settings.data_dir / "data"
+
+    def declare(self, script: str, options: str = "") -> None:
+        path = self.directory / "load.sh"
+        path.write_text(script, encoding="utf-8")
+        path.chmod(0o755)
+        file = self.directory / "flow.toml"
+        file.write_text(FLOW.format(awkward=json.dumps(AWKWARD), options=options), encoding="utf-8")
+        flow.apply(self.connection, flow.load(file, self.settings), prune=False)
+
+    def arrive(self, *dataids: str) -> None:
+        (self.root / "raw").mkdir(parents=True, exist_ok=True)
+        for dataid in dataids:
+            (self.root / "raw" / f"{dataid}.csv").write_text("1\n", encoding="ascii")
+        for dataset in ("raw", "sales-db.orders"):
+            self.connection.execute("SELECT dataflow.ready(%s, %s::text[])", [dataset, list(dataids)])
+
+    def seal(self, password: str, datasetid: str = "sales-db.orders") -> None:
+        key = seal.generate(seal.PLAIN)
+        keyfile.add(self.settings.data_dir / "key", [keyfile.line(key)])
+        bound = seal.Binding(datasetid, "etl", "db7", "sales")
+        self.connection.execute(
+            "UPDATE dataflow.dataset SET encryptedpass = %s WHERE datasetid = %s",
+            [seal.seal(password, key.public, bound), datasetid],
+        )
+
+    def run(self) -> int:
+        return self.start("--once", wait=False).ended()
+
+    def attempt(self, dataid: str = "1") -> dict[str, Any]:
+        row = self.connection.execute(
+            "SELECT to_jsonb(a) FROM dataflow.attempt a WHERE dataid = %s ORDER BY number DESC LIMIT 1",
+            [dataid],
+        ).fetchone()
+        assert row is not None
+        return dict(row[0])
+
+    def log(self, dataid: str = "1") -> str:
+        path = self.settings.data_dir / "log" / "load" / dataid / f"{self.attempt(dataid)['attempt']}.log"
+        return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def scripts(
+    dsn: str, settings: Settings, connection: psycopg.Connection, tmp_path: Path
+) -> Iterator[Scripts]:
+    with daemons(dsn, tmp_path / "flow.toml", tmp_path) as start:
+        yield Scripts(tmp_path, settings, connection, start)
+
+
+def test_a_script_finds_what_it_expects_byte_for_byte_and_publishes_what_it_writes(scripts: Scripts) -> None:
+    scripts.declare(
+        "#!/bin/sh\nset -eu\n"
+        "env -0 > seen.env\n"
+        'printf "%s\\n" "$0" "$@" > seen.words; pwd > seen.cwd\n'
+        'cp "$raw_location" "$clean_location/part-1.csv"\n'
+        'mkdir "$clean_location/deep"; echo 2 > "$clean_location/deep/part-2.csv"\n'
+        'echo \'{"file": "part-1.csv", "rows": 1}\' >> "$DATAFLOW_REPORT"\n'
+        'echo \'{"rows": 2}\' >> "$DATAFLOW_REPORT"\n'
+        'echo \'{"check": "sums", "passed": true, "observed": 3, "expected": 3}\' >> "$DATAFLOW_REPORT"\n'
+        'echo \'{"quarantine": "4711", "reason": "no date", "record": {"id": 4711}}\' >> "$DATAFLOW_REPORT"\n'
+        'echo "the password is $sales_db_orders_password"\n'
+    )
+    scripts.seal(SECRET)
+    scripts.arrive("1")
+    assert scripts.run() == 0, scripts.attempt()
+    attempt = scripts.attempt()
+    made = scripts.root / "clean" / "dataid=1" / f"attempt={attempt['attempt']}"
+    seen = dict(
+        pair.split("=", 1)
+        for pair in (scripts.directory / "seen.env").read_bytes().decode().rstrip("\0").split("\0")
+    )
+    sealed = seen.pop("sales_db_orders_encryptedpass")
+    assert sealed.startswith("dataflowd-sealed-v1.x25519.")
+    expected = {
+        "dataid": "1",
+        "jobid": "load",
+        "raw_itemtype": "IN",
+        "raw_location": str(scripts.root / "raw" / "1.csv"),
+        "raw_hostname": "",
+        "sales_db_orders_datasetid": "sales-db.orders",
+        "sales_db_orders_itemtype": "IN",
+        "sales_db_orders_hostname": "db7",
+        "sales_db_orders_database": "sales",
+        "sales_db_orders_schemaname": "public",
+        "sales_db_orders_tablename": "orders",
+        "sales_db_orders_username": "etl",
+        "sales_db_orders_location": "",
+        "sales_db_orders_password": SECRET,
+        "clean_itemtype": "OUT",
+        "clean_location": str(made),
+        "param_awkward": AWKWARD,
+        "param_count": "3",
+        "param_flags": '[true, "x"]',
+    }
+    assert {name: seen.get(name) for name in expected} == expected
+    assert not [name for name in seen if name.startswith("DATAFLOW_") and name != "DATAFLOW_REPORT"]
+    assert "LC_CTYPE" not in seen
+    assert (scripts.directory / "seen.words").read_text(encoding="utf-8") == "./load.sh\na word\n"
+    assert (scripts.directory / "seen.cwd").read_text(encoding="utf-8").strip() == str(scripts.directory)
+    manifest = scripts.connection.execute(
+        "SELECT location, files, bytes, rows FROM dataflow.manifest"
+    ).fetchone()
+    listed = [{"path": "deep/part-2.csv", "bytes": 2}, {"path": "part-1.csv", "bytes": 2, "rows": 1}]
+    assert manifest == (str(made), listed, 4, 2)
+    checks = scripts.connection.execute(
+        "SELECT name, passed FROM dataflow.check_result ORDER BY name"
+    ).fetchall()
+    assert checks == [("min_rows", True), ("sums", True)]
+    bad = scripts.connection.execute("SELECT itemid, details -> 'record' FROM dataflow.quarantine").fetchall()
+    assert bad == [("4711", {"id": 4711})]
+    assert scripts.log() in {"the password is ***\n", "the password is ***\n***\n"}
+    assert attempt["usage"]["exit_code"] == 0
+    assert attempt["code_hash"]
+    assert not list((scripts.settings.data_dir / "run").iterdir())
+
+
+def test_every_other_end_is_told_with_its_status_and_last_lines(scripts: Scripts) -> None:
+    scripts.declare(
+        "#!/bin/sh\n"
+        "echo about to end >&2; echo $sales_db_orders_password >&2\n"
+        "case $dataid in\n"
+        "fails) exit 3;;\n"
+        "killed) kill -SEGV $$;;\n"
+        "later) exit 75;;\n"
+        "silent) exit 0;;\n"
+        'links) ln -s /etc/passwd "$clean_location/part.csv";;\n'
+        'untold) echo 1 > "$clean_location/part.csv";;\n'
+        'wrong) echo 1 > "$clean_location/part.csv"; echo \'{"row": 1}\' > "$DATAFLOW_REPORT";;\n'
+        'fifo) echo 1 > "$clean_location/part.csv"; mkfifo "$DATAFLOW_REPORT";;\n'
+        'broken) echo 1 > "$clean_location/part.csv"; echo \'{"rows": 1}\' > "$DATAFLOW_REPORT"\n'
+        '  echo \'{"check": "sums", "passed": false, "observed": 1}\' >> "$DATAFLOW_REPORT";;\n'
+        'bad) echo 1 > "$clean_location/part.csv"; for i in 1 2; do echo "{\\"quarantine\\": \\"$i\\"}"; done > "$DATAFLOW_REPORT";;\n'
+        "esac\n",
+        'retry_delay = "1h"',
+    )
+    scripts.seal(TOLD)
+    dataids = ["fails", "killed", "later", "silent", "links", "untold", "wrong", "fifo", "broken", "bad"]
+    scripts.arrive(*dataids, "gone")
+    (scripts.root / "raw" / "gone.csv").unlink()
+    assert scripts.run() == 1
+    ended = {dataid: scripts.attempt(dataid) for dataid in [*dataids, "gone"]}
+    assert {dataid: attempt["code"] for dataid, attempt in ended.items()} == {
+        "fails": "EXIT_3",
+        "killed": "SIGSEGV",
+        "later": "RETRY_LATER",
+        "silent": "NO_OUTPUT",
+        "links": "INVALID_PATH",
+        "untold": "CHECK_FAILED",
+        "wrong": "INVALID_REPORT",
+        "fifo": "INVALID_REPORT",
+        "broken": "CHECK_FAILED",
+        "bad": "QUARANTINE_LIMIT",
+        "gone": "WRONG_DATA",
+    }
+    assert ended["fails"]["error"] == "exit status 3\nabout to end\n***"
+    assert "line 1" in ended["wrong"]["error"]
+    assert "the script told no rows" in ended["untold"]["error"]
+    assert {dataid for dataid, attempt in ended.items() if attempt["retry_at"]} == {"later"}
+    assert TOLD not in str(ended)
+
+
+def test_a_script_that_asks_for_a_later_time_spends_no_try(scripts: Scripts) -> None:
+    scripts.declare(
+        '#!/bin/sh\necho . >> tries; [ $(wc -l < tries) -gt 3 ] || exit 75\necho 1 > "$clean_location/part"\n'
+        'echo \'{"rows": 1}\' > "$DATAFLOW_REPORT"\n',
+        'max_attempts = 1\nretry_delay = "0s"',
+    )
+    scripts.arrive("1")
+    daemon = scripts.start()
+    daemon.said("attempt.finished", times=4)
+    assert daemon.stop() == 0
+    assert (scripts.attempt()["number"], scripts.attempt()["tries"]) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda key: key.unlink(), "does not exist"),
+        (lambda key: key.chmod(stat.S_IRUSR | stat.S_IRGRP), "readable by others"),
+        (lambda key: key.write_text(keyfile.line(seal.generate(seal.PLAIN))), "sealed with key"),
+        (lambda key: key.write_text("rubbish"), "damaged in line 1"),
+    ],
+    ids=["missing", "open", "another", "damaged"],
+)
+def test_a_password_that_does_not_open_is_told_and_the_script_does_not_begin(
+    scripts: Scripts, spoil: Any, message: str
+) -> None:
+    scripts.declare("#!/bin/sh\ntouch began\n")
+    scripts.seal(TOLD)
+    spoil(scripts.settings.data_dir / "key")
+    scripts.arrive("1")
+    assert scripts.run() == 1
+    attempt = scripts.attempt()
+    assert (attempt["code"], attempt["started"], attempt["retry_at"]) == ("INVALID_CREDENTIAL", None, None)
+    assert message in attempt["error"]
+    assert not (scripts.directory / "began").exists()
+
+
+def test_a_script_that_cannot_be_executed_says_why(scripts: Scripts) -> None:
+    scripts.declare("#!/no/such/interpreter\n")
+    scripts.arrive("1")
+    assert scripts.run() == 1
+    attempt = scripts.attempt()
+    assert attempt["code"] == "CANNOT_START"
+    assert "#!" in attempt["error"]
+
+
+def test_the_filter_of_the_output_loses_nothing_and_ends_with_the_script(scripts: Scripts) -> None:
+    """Also where a secret is cut by the end of a read, and where a line has no end."""
+    scripts.declare(
+        '#!/bin/sh\nprintf hunter-2; sleep 0.3; printf -- "-canary"; head -c 300000 /dev/zero | tr "\\0" x\n'
+        "printf hunter-2-canary; exit 5\n"
+    )
+    scripts.seal(TOLD)
+    scripts.arrive("1")
+    assert scripts.run() == 1
+    said = scripts.log().replace("\n", "")
+    assert said == "***" + "x" * 300000 + "***"
+    assert scripts.attempt()["code"] == "EXIT_5"
+    eventually(lambda: not [path for path in _processes_named("dataflowd.script") if path.exists()])
+
+
+def _processes_named(name: str) -> list[Path]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if name in path.read_text(encoding="utf-8").split("\0"):
+                found.append(path)
+    return found
