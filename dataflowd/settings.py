@@ -113,6 +113,9 @@ class Settings(BaseSettings):
     runner_idle: int = Field(
         300, ge=1, description="seconds after which an idle Spark application is stopped"
     )
+    runner_silence: int = Field(
+        60, ge=5, description="seconds without an answer after which a Spark application is killed"
+    )
     connect_timeout: int = Field(10, ge=1, description="seconds to wait for a database connection")
     statement_timeout: int = Field(60, ge=1, description="seconds a single database call may take")
     daemon_name: str = Field(

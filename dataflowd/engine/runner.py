@@ -1,7 +1,8 @@
 """One runner process, as the daemon sees it: started, connected, given orders, and known to be gone when it is.
 
 A task owns the process from its start to its end: it reads the socket and the process's output, hands each message to
-the attempt it belongs to, and when the process has ended, whoever waits for a result learns that there is none. The
+the attempt it belongs to, and when the process has ended, whoever waits for a result learns that there is none. It is
+asked for a sign of life again and again, which its JVM gives too; one that gives none for `runner_silence` is killed. The
 directory of a runner (0700) holds its socket and all that Spark keeps on the disk meanwhile; it goes with the runner.
 """
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 SOCKET_PATH_BYTES = 100
 CONNECT_SECONDS = 120.0
 PROBE_SECONDS = 10.0
+PROBES_PER_SILENCE = 4
 GRACE_SECONDS = 5.0
 HEAP_SHARE = 0.85
 INHERITED = (
@@ -81,7 +83,9 @@ class Runner:
         self._child: supervise.Child | None = None
         self._connection: socket.socket | None = None
         self._sending = asyncio.Lock()
-        self._pong = asyncio.Event()
+        self._pong = asyncio.Event()  # a new one after each
+        self._is_full = False
+        self._silence: float | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -106,13 +110,18 @@ class Runner:
             with suppress(OSError):
                 await asyncio.get_running_loop().sock_sendall(connection, wire.encode(message))
 
+    @property
+    def how(self) -> str:
+        """How it ended."""
+        if self._silence is not None:
+            return f"killed because it had not answered for {self._silence:.0f} s"
+        return str(self.exit) if self.exit else "it could not be started"
+
     async def probe(self) -> bool:
         """Whether it answers, with a heap that is not full."""
-        self._pong.clear()
-        await self.send({"type": "ping"})
-        with anyio.move_on_after(PROBE_SECONDS):
-            await _first_of(self._pong, self.ended)
-        return self._pong.is_set() and not self.is_retired
+        answers = await self._answers(PROBE_SECONDS)
+        self.is_retired = self.is_retired or self._is_full
+        return answers and not self.is_retired
 
     async def stop(self) -> None:
         """In order when it can, by force when it must; returns when nothing of it is left."""
@@ -145,6 +154,7 @@ class Runner:
             _log.info("runner.started", pid=self._child.pid, reuse=self.reuse, slots=self.slots)
             async with anyio.create_task_group() as group:
                 group.start_soon(self._serve, listener, token, self._child)
+                group.start_soon(self._watch, self._child, settings.runner_silence)
                 self.exit = await self._child.wait()
                 group.cancel_scope.cancel()
         except OSError as error:
@@ -159,7 +169,7 @@ class Runner:
                 self._connection.close()
                 self._connection = None
             shutil.rmtree(directory, ignore_errors=True)
-            _log.info("runner.ended", pid=self.pid, served=self.served, how=str(self.exit))
+            _log.info("runner.ended", pid=self.pid, served=self.served, how=self.how)
             self.ended.set()
             for pending in self.pending.values():
                 pending.ended.set()
@@ -175,6 +185,22 @@ class Runner:
         with anyio.move_on_after(GRACE_SECONDS):
             await anyio.sleep_forever()
         supervise.signal_session(child.pid, signal.SIGKILL)
+
+    async def _watch(self, child: supervise.Child, silence: float) -> None:
+        """A heap is full now and then while jobs run; that it does not answer is no state of a healthy one."""
+        await self.is_ready.wait()
+        while await self._answers(silence):  # noqa: ASYNC110 - asking is what it does
+            await anyio.sleep(silence / PROBES_PER_SILENCE)
+        self._silence = silence
+        _log.warning("runner.silent", pid=child.pid, seconds=silence, attempts=len(self.pending))
+        supervise.signal_session(child.pid, signal.SIGKILL)
+
+    async def _answers(self, seconds: float) -> bool:
+        pong = self._pong
+        with anyio.move_on_after(seconds):
+            await self.send({"type": "ping"})
+            await _first_of(pong, self.ended)
+        return pong.is_set()
 
     async def _accept(self, listener: socket.socket, child: supervise.Child) -> socket.socket:
         """Whoever is not of our user and of the child's session is turned away."""
@@ -206,9 +232,9 @@ class Runner:
                 self.is_ready.set()
                 _log.info("runner.ready", pid=self.pid, seconds=round(time.monotonic() - self.born, 1))
             case "pong":
-                if message["heap"] > HEAP_SHARE * message["heap_max"]:
-                    self.is_retired = True
+                self._is_full = message["heap"] > HEAP_SHARE * message["heap_max"]
                 self._pong.set()
+                self._pong = asyncio.Event()
             case "result" if message["attempt"] in self.pending:
                 pending = self.pending[message["attempt"]]
                 pending.result = message["result"]

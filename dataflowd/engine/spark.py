@@ -258,7 +258,7 @@ class SparkEngine:
         runner.pending.pop(attempt.attempt, None)
 
     def _died(self, runner: Runner, attempt: Attempt, run: tuple[str, str], together: int) -> Result:
-        how = str(runner.exit) if runner.exit else "it could not be started"
+        how = runner.how
         tail = runner.exit.tail[-TAIL_CHARACTERS:] if runner.exit else ""
         if together > 1:
             self._suspects.add(run)

@@ -512,8 +512,8 @@ def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
         shop.ready(number)
         assert anyio.run(live, number) == 0
         if number == 0:  # what is made once stays
-            files = open_files()
-    assert (open_files(), threading.active_count()) == (files, 1)
+            before = open_files(), threading.active_count()
+    assert (open_files(), threading.active_count()) == before
     assert shop.outcomes() == ["DONE"] * 50
     assert (
         shop.value("SELECT count(*) FROM dataflow.event WHERE kind = 'daemon' AND to_status = 'STOPPED'")
