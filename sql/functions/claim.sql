@@ -352,14 +352,17 @@ BEGIN
             WHEN j.invalid_path IS NOT NULL THEN 'INVALID_PATH' WHEN j.not_validated IS NOT NULL THEN 'NOT_VALIDATED' ELSE 'LOCKED' END, j.reason
         FROM judged j WHERE j.reason IS NOT NULL
     ), guarded AS MATERIALIZED (
-        -- A session's own lock does not keep the session out; that the runner is gone, the daemon says with let_go.
-        SELECT j.*, CASE WHEN last.outcome = 'CANCELLED' AND NOT last.let_go AND last.incarnation = claim.incarnation THEN false
+        -- A session's own lock does not keep the session out, and that of a daemon which lost its connection is gone; that the
+        -- runner has ended, the daemon says with let_go. It stops it when its lease ends, at the latest.
+        SELECT j.*, CASE WHEN last.outcome = 'CANCELLED' AND NOT last.let_go AND EXISTS (
+                SELECT FROM dataflow.daemon d WHERE d.daemon = last.daemon AND d.incarnation = last.incarnation
+                    AND (d.incarnation = claim.incarnation OR (d.stopped IS NULL AND d.lease_until > clock_timestamp()))) THEN false
             ELSE pg_try_advisory_lock(dataflow._run_lock(j.jobid, j.dataid)) END AS mine,
             last.number, last.outcome, last.code, last.tries, last.lost
         FROM judged j
         -- not the one that the chunk names: a chunk may be deleted, its attempts stay
         LEFT JOIN LATERAL (
-            SELECT a.number, a.outcome, a.code, a.tries, a.lost, a.let_go, a.incarnation FROM dataflow.attempt a
+            SELECT a.number, a.outcome, a.code, a.tries, a.lost, a.let_go, a.daemon, a.incarnation FROM dataflow.attempt a
             WHERE a.jobid = j.jobid AND a.dataid = j.dataid ORDER BY a.number DESC LIMIT 1
         ) AS last ON true
         WHERE j.reason IS NULL

@@ -66,12 +66,25 @@ def test_resubmit_while_running_runs_elsewhere_only_after_the_lock_is_free(pipel
     assert beta.runs() == {attempt.run}
 
 
+def test_a_cancelled_run_of_a_daemon_that_is_cut_off_waits_for_the_end_of_its_lease(pipeline: World) -> None:
+    """Its runner goes on until then, and does not know that it was cancelled."""
+    pipeline.ready("raw", DAY)
+    alpha, beta = pipeline.daemon("alpha"), pipeline.daemon("beta")
+    attempt = alpha.claim_one()
+    alpha.disconnect()
+    pipeline.set_status("clean", DAY, "RESUBMIT")
+    assert beta.claim() == []
+    alpha.expire()
+    pipeline.later()
+    assert beta.runs() == {attempt.run}
+
+
 def test_a_cancelled_run_of_a_dead_daemon_runs_elsewhere(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     alpha = pipeline.daemon("alpha")
     attempt = alpha.claim_one()
     pipeline.set_status("clean", DAY, "RESUBMIT")
-    alpha.disconnect()
+    alpha.crash()
     assert pipeline.daemon("beta").runs() == {attempt.run}
 
 
