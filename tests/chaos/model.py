@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -261,7 +261,7 @@ def _unlocked(state: State, number: int) -> State:
     return replace(state, lock=NOBODY) if state.lock == number else state
 
 
-def _with(state: State, number: int, **changes: int | bool) -> State:
+def _with(state: State, number: int, **changes: Any) -> State:
     return _put(state, number, replace(state.daemons[number], **changes))
 
 
