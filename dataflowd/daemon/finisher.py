@@ -118,7 +118,8 @@ def _remember(state: State, run_: tuple[str, str], result: Result) -> None:
 
 def _say(jobid: str, dataid: str, result: Result, verdict: Verdict) -> None:
     """A failure is always told; an end that cost no process is told to those who debug."""
-    level = logging.WARNING if result.outcome == "FAILED" else logging.INFO if result.usage else logging.DEBUG
+    is_worth_it = result.usage or result.outcome == "RETURNED"
+    level = logging.WARNING if result.outcome == "FAILED" else logging.INFO if is_worth_it else logging.DEBUG
     # Asked first, because an instant engine ends thousands a second.
     if not _level.isEnabledFor(level):
         return

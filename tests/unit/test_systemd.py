@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from dataflowd import keyfile
+
 UNITS = Path(__file__).resolve().parents[2] / "systemd"
 INSTALLED = "/opt/dataflowd/bin/dataflowd"
 # Type=notify-reload is younger than what some hosts have; they take it for Type=simple.
 TOO_NEW = "Failed to parse service type, ignoring: notify-reload"
-MOST_EXPOSURE = 2.0
+EXPOSURE = re.compile(r"exposure level (\d+\.\d)")
 
 needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 
@@ -40,10 +43,19 @@ def test_systemd_finds_no_mistake(installed: Path, name: str) -> None:
 
 
 @needs_systemd
-def test_the_daemon_is_hardened(installed: Path) -> None:
-    report = analyze("security", "--offline=true", "--no-pager", str(installed / "dataflowd.service")).stdout
-    level = float(report.rpartition("Overall exposure level for dataflowd.service: ")[2].split()[0])
-    assert level <= MOST_EXPOSURE
+@pytest.mark.parametrize("name", ["dataflowd.service", "dataflowd@blue.service"])
+def test_the_daemon_is_no_more_exposed_than_readme_says(installed: Path, name: str) -> None:
+    stated = EXPOSURE.search((UNITS.parent / "README.md").read_text(encoding="utf-8"))
+    report = analyze("security", "--offline=true", "--no-pager", str(installed / name)).stdout
+    level = float(report.rpartition(f"Overall exposure level for {name}: ")[2].split()[0])
+    assert stated is not None
+    assert level <= float(stated[1])
+
+
+def test_the_key_is_handed_over_under_the_name_that_is_looked_for() -> None:
+    assert f"LoadCredential={keyfile.CREDENTIAL}:" in (UNITS / "dataflowd.service").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_template_differs_only_in_what_an_instance_needs() -> None:
