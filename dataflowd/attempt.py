@@ -52,7 +52,8 @@ class Result:
         document: dict[str, Any] = {"attempt": self.attempt, "token": self.token, "outcome": self.outcome}
         for name in _OPTIONAL:
             value = getattr(self, name)
-            if value is not None and value not in ({}, []):
+            # False and 0 say something; what is empty does not.
+            if value or not (value is None or isinstance(value, dict | list)):
                 document[name] = value
         return document
 

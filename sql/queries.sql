@@ -120,8 +120,10 @@ CROSS JOIN LATERAL (
     SELECT e.at FROM dataflow.event e WHERE e.jobid = a.jobid AND e.dataid = a.dataid AND e.kind = 'queued' AND e.at <= a.claimed
     ORDER BY e.event DESC LIMIT 1
 ) AS q
-LEFT JOIN dataflow.attempt before ON before.jobid = a.jobid AND before.dataid = a.dataid AND before.number = a.number - 1
-    AND before.retry_at <= a.claimed;
+LEFT JOIN LATERAL (
+    SELECT p.retry_at FROM dataflow.attempt p
+    WHERE a.number > 1 AND p.jobid = a.jobid AND p.dataid = a.dataid AND p.number = a.number - 1 AND p.retry_at <= a.claimed LIMIT 1
+) AS before ON true;
 
 -- daemon_tick: make the due periods of calendars READY
 SELECT dataflow.tick();

@@ -9,12 +9,14 @@ connect tries them in turn, so that after a failover the next one finds the serv
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import psycopg
 from psycopg import pq
+from psycopg.types.json import set_json_loads
 
 from dataflowd import db
 
@@ -115,7 +117,14 @@ async def connect(
     parameters |= {"options": options, "tcp_user_timeout": USER_TIMEOUT_MILLISECONDS}
     hosts = str(parameters.get("host", "")).count(",") + 1
     with anyio.fail_after(settings.connect_timeout * hosts + ANSWER_SECONDS):
-        return await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
+        connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
+    set_json_loads(_loads, connection)
+    return connection
+
+
+def _loads(data: str | bytes) -> Any:
+    """What Postgres sends is UTF-8: json.loads would find that out anew for each value of each claimed run."""
+    return json.loads(data if isinstance(data, str) else data.decode())
 
 
 def backoff(failures: int, *, first: float = 0.1, most: float = 5.0) -> float:

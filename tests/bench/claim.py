@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.bench import limit, peers, pipeline
-from tests.bench.report import Result, at_least, at_most, ratio, say, spread
+from tests.bench.report import Result, at_least, at_most, ratio, say, short, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,15 +113,15 @@ def _results(databases: list[Waiting], commits: list[float], rivals: dict[str, R
     smallest, target = databases[0], next(d for d in reversed(databases) if d.size <= max(SIZES))
     for database in databases:
         for batch, rates in database.rates.items():
-            case, rate = f"{_short(database.size)} waiting, batch {batch}", statistics.median(rates)
+            case, rate = f"{short(database.size)} waiting, batch {batch}", statistics.median(rates)
             yield Result(BENCH, case, "cycles_per_s", rate, "cycles/s", None, spread(rates))
     for database in databases[1:]:
-        metric = f"growth_{_short(smallest.size)}_{_short(database.size)}"
+        metric = f"growth_{short(smallest.size)}_{short(database.size)}"
         for batch in CYCLES_OF_BATCH:
             case = f"cost of a cycle, batch {batch}"
             goal = at_most(MAX_GROWTH) if database is target else None
             yield ratio((BENCH, case, metric), smallest.rates[batch], database.rates[batch], goal)
-    ours, case = target.rates[LARGEST_BATCH], f"{_short(target.size)} waiting, batch {LARGEST_BATCH}"
+    ours, case = target.rates[LARGEST_BATCH], f"{short(target.size)} waiting, batch {LARGEST_BATCH}"
     rate, clients = statistics.median(commits), f"{limit.CLIENTS} clients"
     yield Result(BENCH, clients, "commits_per_s", rate, "commits/s", None, spread(commits))
     yield ratio((BENCH, case, "vs_commit_limit"), ours, commits, at_least(MIN_VS_COMMIT_LIMIT))
@@ -131,7 +131,3 @@ def _results(databases: list[Waiting], commits: list[float], rivals: dict[str, R
             BENCH, rival.peer.setting, f"{name}_jobs_per_s", rate, "jobs/s", None, spread(rival.rates)
         )
         yield ratio((BENCH, case, f"vs_{name}"), ours, rival.rates, at_least(MIN_VS_PEER[name]))
-
-
-def _short(size: int) -> str:
-    return f"{size // 1_000_000}m" if size >= 1_000_000 else f"{size // 1000}k"

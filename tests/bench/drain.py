@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from tests.bench import noop_daemon, peers, pipeline
-from tests.bench.report import Result, at_least, at_most, ratio, say, spread
+from tests.bench.report import Result, at_least, at_most, ratio, say, short, spread
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,7 @@ def run(place: Place) -> Iterator[Result]:
         yield Result(BENCH, "no-op jobs", f"{name}_jobs_per_s", rate, "jobs/s", None, spread(found))
         yield ratio((BENCH, f"{sizes[-1]} chunks", f"vs_{name}"), ours, found, at_least(MIN_VS_PEER[name]))
     if len(sizes) > 1:
-        metric = f"growth_{sizes[-2] // 1000}k_{sizes[-1] // 1000}k"
+        metric = f"growth_{short(sizes[-2])}_{short(sizes[-1])}"
         yield ratio((BENCH, "cost of a run", metric), rates[sizes[-2]], ours, at_most(MAX_GROWTH))
     cpu, peak = (statistics.median(values) for values in zip(*costs, strict=True))
     yield Result(BENCH, "the daemon", "cpu_us_per_run", cpu * 1e6, "us")

@@ -1,8 +1,8 @@
 """From the commit that makes a chunk READY to the start of the job's code, on an idle daemon.
 
 The clock starts before COMMIT is sent on another connection, and stops in the daemon, when the body begins; both are
-processes of this host, with one clock. Beside it: the bare way of a NOTIFY from one connection to another, and of a
-job through each peer to its body.
+processes of this host, with one clock. The same from the commit that raises a limit which had kept the run waiting.
+Beside it: the bare way of a NOTIFY from one connection to another, and of a job through each peer to its body.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.bench import noop_daemon, peers
 from tests.bench.report import Result, at_most
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.bench.server import Place
 
@@ -34,6 +34,10 @@ PEER_SECONDS = 120
 POLL_SECONDS = 0.01
 MOST_P50_MS = 10
 MOST_P99_MS = 50
+MOST_RAISED_MS = 100
+SETTLED_SECONDS = 0.03
+READY = "SELECT dataflow.ready('raw', %s::text)"
+SET_LIMIT = "SELECT dataflow.set_concurrency('global', %s)"
 IS_DONE = "SELECT count(*) FROM dataflow.attempt WHERE dataid = %s AND jobid = 'second' AND ended IS NOT NULL"
 STARTED = """
     SELECT extract(epoch FROM started)::double precision FROM dataflow.attempt WHERE jobid = 'first' AND dataid = %s
@@ -41,10 +45,12 @@ STARTED = """
 
 
 def run(place: Place) -> Iterator[Result]:
-    ours, notify = _ours(place), _notify(place)
+    ours, raised, notify = _ours(place), _raised_limit(place), _notify(place)
     p50, p99 = _percentile(ours, 50), _percentile(ours, 99)
     yield Result(BENCH, "idle daemon", "p50_ms", p50, "ms", at_most(MOST_P50_MS))
     yield Result(BENCH, "idle daemon", "p99_ms", p99, "ms", at_most(MOST_P99_MS))
+    yield Result(BENCH, "raised_limit", "p50_ms", _percentile(raised, 50), "ms")
+    yield Result(BENCH, "raised_limit", "p99_ms", _percentile(raised, 99), "ms", at_most(MOST_RAISED_MS))
     yield Result(BENCH, "bare NOTIFY", "p50_ms", _percentile(notify, 50), "ms")
     yield Result(BENCH, "p50", "vs_notify", p50 / _percentile(notify, 50), "ratio")
     for name, measure in (("pgqueuer", _pgqueuer), ("procrastinate", _procrastinate)):
@@ -66,6 +72,28 @@ def _gap() -> float:
 
 
 def _ours(place: Place) -> list[float]:
+    def ready(connection: psycopg.Connection, dataid: str) -> float:
+        with connection.transaction():
+            connection.execute(READY, [dataid])
+            return time.time()
+
+    return _measured(place, ready)
+
+
+def _raised_limit(place: Place) -> list[float]:
+    def raise_limit(connection: psycopg.Connection, dataid: str) -> float:
+        connection.execute(SET_LIMIT, [0])
+        connection.execute(READY, [dataid])
+        time.sleep(SETTLED_SECONDS)
+        with connection.transaction():
+            connection.execute(SET_LIMIT, [1])
+            return time.time()
+
+    return _measured(place, raise_limit)
+
+
+def _measured(place: Place, act: Callable[[psycopg.Connection, str], float]) -> list[float]:
+    """Seconds from each act's commit to the start of the run that it allows."""
     found = []
     with ExitStack() as stack:
         dsn = stack.enter_context(place.database("latency"))
@@ -73,9 +101,7 @@ def _ours(place: Place) -> list[float]:
         stack.enter_context(noop_daemon.running(dsn))
         for number in range(SAMPLES + WARM_UP):
             dataid = str(number)
-            with connection.transaction():
-                connection.execute("SELECT dataflow.ready('raw', %s::text)", [dataid])
-                committed = time.time()
+            committed = act(connection, dataid)
             while connection.execute(IS_DONE, [dataid]).fetchone() == (0,):
                 time.sleep(POLL_SECONDS)
             row = connection.execute(STARTED, [dataid]).fetchone()

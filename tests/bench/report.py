@@ -73,6 +73,11 @@ def ratio(
     return Result(*name, statistics.median(ratios), "ratio", goal, spread(ratios))
 
 
+def short(size: int) -> str:
+    """100k, 1m."""
+    return f"{size // 1_000_000}m" if size >= 1_000_000 else f"{size // 1000}k"
+
+
 def say(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
