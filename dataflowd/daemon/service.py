@@ -53,7 +53,17 @@ STOP_SECONDS = 30.0  # for stopped attempts to be gone and told
 FAREWELL_SECONDS = 5.0
 SHOWN = 10
 # What the database or the outside was told at the start holds until a restart.
-FIXED = ("dsn", "daemon_name", "environment", "engine", "lease", "http_host", "http_port")
+FIXED = (
+    "dsn",
+    "data_dir",
+    "daemon_name",
+    "environment",
+    "engine",
+    "lease",
+    "statement_timeout",
+    "http_host",
+    "http_port",
+)
 
 _log = log.logger(__name__)
 
@@ -199,8 +209,7 @@ async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
     systemd.notify_reloading()
     try:
         if reload is not None:
-            fixed = {name: getattr(state.settings, name) for name in FIXED}
-            state.settings = reload().model_copy(update=fixed)
+            _adopt(state.settings, reload())
         await state.engine.reload()
         await state.claims.serve(state.serves())
     except LostLinkError:
@@ -211,6 +220,16 @@ async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
         _log.info("daemon.reloaded")
     listener.wake_all(state)
     systemd.notify(READY=1, STATUS=systemd.status(state))
+
+
+def _adopt(current: Settings, fresh: Settings) -> None:
+    """In place: services and engine look into the same settings."""
+    changed = [name for name in type(fresh).model_fields if getattr(fresh, name) != getattr(current, name)]
+    for name in changed:
+        if name not in FIXED:
+            setattr(current, name, getattr(fresh, name))
+    if fixed := [name for name in changed if name in FIXED]:
+        _log.warning("daemon.needs_restart", settings=fixed)
 
 
 async def _drain(state: State) -> None:

@@ -101,6 +101,7 @@ class SparkEngine:
         """Changed code has another key; what is idle with the old one goes now, the rest when it is."""
         for runner in list(self._runners):
             runner.is_retired = True
+        self._java = {}
         await self._sweep()
         await self._commands.reload()
 

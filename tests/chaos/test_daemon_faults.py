@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,6 +91,26 @@ def test_a_killed_daemon_takes_its_processes_along_and_its_restart_goes_on_at_on
     assert len(second.events("attempt.rescued")) == 8
     eventually(lambda: shop.count("READY") == 20)
     assert sorted(shop.outcomes()) == ["DONE"] * 20 + ["LOST"] * 8
+    assert shop.value("SELECT max(tries) FROM dataflow.attempt") == 1
+
+
+def test_a_daemon_that_is_killed_again_and_again_loses_nothing_and_does_nothing_twice(
+    shop: Shop, start_daemon: StartDaemon
+) -> None:
+    shop.job("true", "max_lost = 10")
+    shop.limit(200)
+    shop.ready(*range(3000))
+    for kill in range(5):
+        # With instant attempts it is always in the middle of claiming or telling.
+        daemon = start_daemon(engine="noop", env=NO_POLL, wait=False)
+        eventually(lambda: shop.count("READY") > 400 * kill)  # noqa: B023 - it is called before the next turn
+        daemon.kill()
+    start_daemon(engine="noop", env=NO_POLL)
+    eventually(lambda: shop.count("READY") == 3000)
+    outcomes = Counter(shop.outcomes())
+    assert outcomes["DONE"] == 3000
+    assert set(outcomes) <= {"DONE", "LOST"}
+    assert shop.value("SELECT max(version) FROM dataflow.datastatus WHERE datasetid = 'clean'") == 1
     assert shop.value("SELECT max(tries) FROM dataflow.attempt") == 1
 
 

@@ -265,6 +265,26 @@ def test_reload_picks_up_new_code_and_keeps_the_old_one_when_the_file_is_wrong(
     eventually(lambda: shop.count("READY") == 1)
 
 
+def test_reload_takes_new_settings_and_says_which_ones_need_a_restart(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job("echo hello")
+    config = tmp_path / "config.toml"
+    config.write_text("poll = 600\nlease = 30\n", encoding="utf-8")
+    daemon = start_daemon(env={"DATAFLOW_CONFIG": str(config)})
+    config.write_text(
+        f'poll = 500\nlease = 40\ndrain_timeout = 0.1\nlog_dir = "{tmp_path}/elsewhere"\n', encoding="utf-8"
+    )
+    daemon.signal(signal.SIGHUP)
+    daemon.said("daemon.reloaded")
+    [warned] = daemon.events("daemon.needs_restart")
+    assert warned["settings"] == ["lease"]
+    shop.ready(1)
+    eventually(lambda: shop.count("READY") == 1)
+    [log] = (tmp_path / "elsewhere").glob("work/1/*.log")
+    assert log.read_text(encoding="utf-8") == "hello\n"
+
+
 def test_once_processes_all_that_is_ready_and_says_whether_it_went_well(
     shop: Shop, start_daemon: StartDaemon
 ) -> None:
