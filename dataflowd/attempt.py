@@ -46,6 +46,7 @@ class Result:
     checks: list[dict[str, Any]] = field(default_factory=list)
     nodes: list[dict[str, Any]] = field(default_factory=list)
     quarantine: list[dict[str, Any]] = field(default_factory=list)
+    applied: bool | None = None  # True: the resolved records of the run were given to it
 
     def document(self) -> dict[str, Any]:
         """The element of the list that dataflow.finish takes."""
@@ -71,6 +72,7 @@ _OPTIONAL = (
     "checks",
     "nodes",
     "quarantine",
+    "applied",
 )
 
 

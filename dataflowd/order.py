@@ -115,6 +115,9 @@ class Order:
     quarantine: int | float | None = None
     inputs: dict[str, Input]
     outputs: dict[str, Output]
+    resolved: tuple[
+        dict[str, Any], ...
+    ] = ()  # bad records that a person has dealt with: {"mark", "repaired"}
     allowed_roots: tuple[str, ...] = ()
     code_hash: str | None = None
     config_hash: str | None = None
@@ -135,8 +138,8 @@ class Order:
             name: Output(dataset=Dataset.parse(value["dataset"]), location=value["location"])
             for name, value in document["outputs"].items()
         }
-        roots = tuple(document.get("allowed_roots") or ())
-        return cls(**document | {"inputs": inputs, "outputs": outputs, "allowed_roots": roots})
+        lists = {name: tuple(document.get(name) or ()) for name in ("allowed_roots", "resolved")}
+        return cls(**document | {"inputs": inputs, "outputs": outputs} | lists)
 
 
 def _chunk(document: dict[str, Any]) -> Chunk:

@@ -71,8 +71,12 @@ def run_job(  # noqa: PLR0913 - all but the first four have defaults
     dataid: str = "test",
     datasets: Mapping[str, Declared] | None = None,
     quarantine: float | None = None,
+    resolved: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]] = (),
 ) -> Ran:
-    """`inputs`: a DataFrame, or a file that is read as its dataset says. `datasets`: `dataflowd.flow.load(...).datasets`."""
+    """`inputs`: a DataFrame, or a file that is read as its dataset says. `datasets`: `dataflowd.flow.load(...).datasets`.
+
+    `resolved`: records of an earlier run's quarantine, each with the columns that a person repaired, or None: dropped.
+    """
     declared = datasets or {}
     with TemporaryDirectory(prefix="dataflowd-test-") as directory:
         order = Order(
@@ -89,6 +93,7 @@ def run_job(  # noqa: PLR0913 - all but the first four have defaults
                 name: Output(dataset=_dataset(name, declared), location=f"{directory}/{name}")
                 for name in outputs
             },
+            resolved=tuple({"mark": bad["details"]["mark"], "repaired": fix} for bad, fix in resolved),
         )
         said = Recorded()
         frames = {name: value for name, value in inputs.items() if not isinstance(value, Path)}

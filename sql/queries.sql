@@ -218,7 +218,10 @@ SELECT * FROM dataflow.lineage(%(datasetid)s, %(dataid)s);
 -- job_stats: all about a job, as one JSON object
 SELECT dataflow.job_stats(%(jobid)s) AS stats;
 
--- quarantine_list: records that were set aside
+-- quarantine_list: records that were set aside, by job and reason
+SELECT * FROM dataflow.quarantine_groups(%(jobid)s, %(pattern)s, %(resolved)s);
+
+-- quarantine_records: each of them
 SELECT * FROM dataflow.quarantined(%(jobid)s, %(pattern)s, %(resolved)s, %(at_most)s);
 
 -- quarantine_show: one of them
@@ -226,6 +229,15 @@ SELECT dataflow.quarantine_record(%(jobid)s, %(dataid)s, %(itemid)s) AS record;
 
 -- quarantine_resolve: mark records as dealt with
 SELECT dataflow.resolve(%(jobid)s, %(dataid)s, %(itemids)s::text[], %(resolution)s) AS resolved;
+
+-- quarantine_export: records as they were set aside, for a person to repair
+SELECT * FROM dataflow.quarantine_export(%(jobid)s, %(patterns)s::text[], %(resolved)s);
+
+-- quarantine_resolve_records: take edited records back
+SELECT dataflow.resolve_records(%(jobid)s, %(records)s::jsonb) AS resolved;
+
+-- quarantine_replay: make the chunks of resolved records again, or only show them
+SELECT * FROM dataflow.replay(%(jobid)s, %(patterns)s::text[], %(open)s, %(dry_run)s);
 
 -- delete: forget runs of a job, or only show them
 SELECT * FROM dataflow.delete_runs(%(jobid)s, %(patterns)s::text[], %(dry_run)s, %(at_most)s);

@@ -314,6 +314,22 @@ KEYS: dict[str, Shape] = {
     "quarantine list": Shape(
         {
             "jobid": "text",
+            "code": "text",
+            "reason": "text",
+            "open": "integer",
+            "resolved": "integer",
+            "unapplied": "integer",
+            "chunks": "integer",
+            "first": "time",
+            "last": "time",
+            "example_dataid": "text",
+            "example_itemid": "text",
+            "example": "any?",
+        }
+    ),
+    "quarantine records": Shape(
+        {
+            "jobid": "text",
             "dataid": "text",
             "itemid": "text",
             "code": "text",
@@ -339,10 +355,15 @@ KEYS: dict[str, Shape] = {
             "resolved_by": "text?",
             "resolved": "time?",
             "resolution": "object?",
+            "applied": "integer?",
         },
         is_list=False,
     ),
     "quarantine resolve": Shape({"resolved": "integer"}, is_list=False),
+    "quarantine replay": Shape(
+        {"dry_run": "boolean", "count": "integer", "runs": "list of {dataid, was, resolved, open}"},
+        is_list=False,
+    ),
     "delete": Shape(
         {
             "dry_run": "boolean",

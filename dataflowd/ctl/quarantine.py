@@ -1,17 +1,19 @@
-"""Records that jobs set aside: quarantine list, show, resolve."""
+"""Records that jobs set aside: quarantine list, records, show, export, resolve, replay."""
 
 from __future__ import annotations
 
 import json as encoder
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dataflowd.ctl import options
-from dataflowd.ctl.ask import ask, call
+from dataflowd.ctl.ask import ask, call, connected, explain
 from dataflowd.ctl.keys import KEYS
 from dataflowd.ctl.output import columns, say
-from dataflowd.ctl.show import as_json, cell, counted, first_line, moment, table
+from dataflowd.ctl.show import as_json, cell, confirm, counted, first_line, moment, preview, table
 
 Item = Annotated[str, typer.Argument(metavar="ITEM", help="Key of the record in its chunk.")]
 
@@ -19,8 +21,8 @@ Item = Annotated[str, typer.Argument(metavar="ITEM", help="Key of the record in 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Bad records that jobs set aside.")
     options.add(group, list_, "list", prefix="quarantine")
-    options.add(group, show, prefix="quarantine")
-    options.add(group, resolve, prefix="quarantine")
+    for command in (records, show, export, resolve, replay):
+        options.add(group, command, prefix="quarantine")
     app.add_typer(group, name="quarantine")
 
 
@@ -30,12 +32,51 @@ def list_(  # noqa: PLR0913 - each is an option of the command
     *,
     dataid: Annotated[str | None, typer.Option(metavar="PATTERN", help=options.PATTERN)] = None,
     resolved: Annotated[bool, typer.Option("--resolved", help="Also those that were dealt with.")] = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """What is set aside and waits for a person, by job and reason, with an example of each.
+
+    Examples:
+    dataflowctl quarantine list
+    dataflowctl quarantine list clean_orders --dataid '2026-01-*'
+    """
+    asked = call("quarantine_list", jobid=job, pattern=dataid, resolved=resolved)
+    found = ask(context, asked, explained=explained)
+    if json:
+        as_json(found)
+        return
+    headers = ["job", "code", "open", "resolved", "chunks", "since", "reason", "for example"]
+    table(
+        headers,
+        [
+            [
+                row["jobid"],
+                row["code"],
+                row["open"],
+                row["resolved"],
+                row["chunks"],
+                row["first"],
+                first_line(row["reason"]),
+                f"{row['example_dataid']} {row['example_itemid']}",
+            ]
+            for row in found
+        ],
+    )
+
+
+def records(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.AnyJob = None,
+    *,
+    dataid: Annotated[str | None, typer.Option(metavar="PATTERN", help=options.PATTERN)] = None,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Also those that were dealt with.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Records that are set aside and wait for a person."""
-    asked = call("quarantine_list", jobid=job, pattern=dataid, resolved=resolved, at_most=limit)
+    """The records that are set aside, one by one."""
+    asked = call("quarantine_records", jobid=job, pattern=dataid, resolved=resolved, at_most=limit)
     found = ask(context, asked, explained=explained)
     if json:
         as_json(found)
@@ -82,26 +123,97 @@ def _value(key: str, value: Any) -> str:
     return cell(value)
 
 
+def export(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.Job,
+    *,
+    dataid: options.Patterns = None,
+    output: Annotated[
+        Path | None, typer.Option(help="The file; default: standard output.", dir_okay=False)
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="json or csv; default: as the file is named.")] = "",
+    resolved: Annotated[bool, typer.Option("--resolved", help="Also those that were dealt with.")] = False,
+    explained: options.Explain = False,
+) -> None:
+    """Write records into a file, for a person to repair; `resolve --from-file` takes it back.
+
+    Fill in `action` (repair or drop) and `note`, and change the columns of the record. CSV opens in a spreadsheet; JSON
+    (an object a line) also takes records that could not be parsed.
+
+    Examples:
+    dataflowctl quarantine export clean_orders --output bad.csv
+    """
+    from dataflowd.ctl import records as edited
+
+    chosen = _format(form, output)
+    asked = call("quarantine_export", jobid=job, patterns=dataid or None, resolved=resolved)
+    found = ask(context, asked, explained=explained)
+    written = edited.text(found, chosen)
+    if output is None:
+        sys.stdout.write(written)
+    else:
+        _write(output, written)
+        say(
+            f"{output}: {counted(len(found), 'record')}; edit it, then `quarantine resolve {job} --from-file`"
+        )
+
+
+def _format(form: str, path: Path | None) -> Any:
+    from dataflowd.ctl.records import format_of
+
+    if form not in {"", "json", "csv"}:
+        raise typer.BadParameter(f"--format is json or csv, not {form}")
+    return form or ("json" if path is None or str(path) == "-" else format_of(path.name))
+
+
+def _write(path: Path, text: str) -> None:
+    from dataflowd.errors import NotAllowedError
+
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise NotAllowedError(
+            f"{path} cannot be written: {error.strerror}", "name another --output"
+        ) from None
+
+
 def resolve(  # noqa: PLR0913
     context: typer.Context,
     job: options.Job,
-    dataid: options.Dataid,
+    dataid: Annotated[str | None, typer.Argument(metavar="DATAID", help="Id of the slice.")] = None,
     items: Annotated[list[str] | None, typer.Argument(metavar="ITEM...", help="Keys of the records.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Every open record of the run.")] = False,
     reason: options.Reason = None,
-    repaired: Annotated[str | None, typer.Option(metavar="JSON", help="The record as it should be.")] = None,
+    repaired: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The columns that change, with their right values.")
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(help="An edited export; - reads standard input.", allow_dash=True)
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="Of the file: json or csv; default: as it is named.")
+    ] = "",
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Mark records as dealt with: dropped for a reason, or repaired.
+    """Mark records as dealt with: dropped for a reason, or repaired. All of them, or none.
+
+    What is published changes when the chunk is made again; `quarantine replay` does that.
 
     Examples:
     dataflowctl quarantine resolve clean_orders 2026-01-31 4711 --reason 'test order'
     dataflowctl quarantine resolve clean_orders 2026-01-31 4712 --repaired '{"amount": "12.50"}'
+    dataflowctl quarantine resolve clean_orders --from-file bad.csv
     """
-    if bool(items) == every:
-        raise typer.BadParameter("name the records, or say --all")
+    if from_file is not None:
+        if dataid or items or every or reason or repaired:
+            raise typer.BadParameter("the file says all; name nothing beside it")
+        done = _take_back(context, job, from_file, _format(form, from_file), explained=explained)
+        as_json({"resolved": done}) if json else say(f"resolved {counted(done, 'record')}")
+        return
+    if dataid is None or bool(items) == every:
+        raise typer.BadParameter("name the chunk and its records, or say --all, or --from-file")
     resolution = options.selector(reason=reason, repaired=_decoded(repaired))
     asked = call("quarantine_resolve", jobid=job, dataid=dataid, itemids=items or None, resolution=resolution)
     done = ask(context, asked, explained=explained)[0]["resolved"]
@@ -109,6 +221,64 @@ def resolve(  # noqa: PLR0913
         as_json({"resolved": done})
     else:
         say(f"resolved {counted(done, 'record')}")
+
+
+def _take_back(context: typer.Context, job: str, path: Path, form: Any, *, explained: bool) -> int:
+    from dataflowd.ctl import records as edited
+    from dataflowd.errors import NotAllowedError
+
+    try:
+        content = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotAllowedError(f"{path} cannot be read: {error}", "give an edited export, in UTF-8") from None
+    lines = list(edited.parsed(content, form))
+    originals = call("quarantine_export", jobid=job, patterns=None, resolved=True)
+    if explained:
+        explain(originals, call("quarantine_resolve_records", jobid=job, records="[]"))
+    with connected(context) as connection, connection.transaction():
+        decided = edited.resolutions(lines, originals.send(connection))
+        taken = call("quarantine_resolve_records", jobid=job, records=encoder.dumps(decided)).send(connection)
+    return int(taken[0]["resolved"])
+
+
+def replay(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.Job,
+    *,
+    dataid: options.Patterns = None,
+    with_open: Annotated[
+        bool, typer.Option("--open", help="Also chunks with open records, for code that now takes them.")
+    ] = False,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Make the chunks of resolved records again, with the repairs applied: a new version of each, once.
+
+    The job runs over the whole chunk, so that sums and joins come out right, too.
+
+    Examples:
+    dataflowctl quarantine replay clean_orders --dry-run
+    """
+    wanted = {"jobid": job, "patterns": dataid or None, "open": with_open}
+    shown, deed = (call("quarantine_replay", **wanted, dry_run=is_dry) for is_dry in (True, False))
+    if explained:
+        explain(shown if dry_run else deed)
+    with connected(context) as connection:
+        rows = shown.send(connection)
+        if rows and not json:
+            headers = ["dataid", "was", "resolved", "open"]
+            preview(headers, [[row[header] for header in headers] for row in rows])
+        if rows and not dry_run:
+            confirm(f"make {counted(len(rows), 'chunk')} of {job} again?", yes=yes)
+            rows = deed.send(connection)
+    if json:
+        as_json({"dry_run": dry_run, "count": len(rows), "runs": rows})
+    elif not rows:
+        say(f"every resolved record of {job} is in what is published")
+    else:
+        say(f"{'would replay' if dry_run else 'resubmitted'} {counted(len(rows), 'run')} of {job}")
 
 
 def _decoded(text: str | None) -> Any:

@@ -134,7 +134,8 @@ def validate(ctx: Context) -> dict[str, Any]:
     except AttemptError as error:
         error.details = details
         raise
-    return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)}
+    applied = {"applied": True} if ctx.order.resolved else {}
+    return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)} | applied
 
 
 def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.CheckResult]:

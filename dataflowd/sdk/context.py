@@ -20,6 +20,7 @@ from dataflowd.masking import mask, printable
 from dataflowd.nearest import did_you_mean
 from dataflowd.order import Input, attempt_location
 from dataflowd.sdk import quarantine as sieves
+from dataflowd.sdk import repairs
 from dataflowd.sdk.watch import Watch
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ class Context:
         is_bad = ~F.coalesce(condition, F.lit(False))
         said = reason or (f"not {unless}" if isinstance(unless, str) else "the condition does not hold")
         found, good = sieves.sieve(
-            frame,
+            repairs.applied(frame, self.order.resolved),
             name=self._free_name(reason or "quarantine"),
             is_bad=is_bad,
             code="BAD_RECORD",
@@ -279,7 +280,7 @@ class Context:
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
         found, good = sieves.sieve(
-            frame,
+            repairs.applied(frame, self.order.resolved),
             name=f"read {source.name}",
             is_bad=F.col(formats.CORRUPT_COLUMN).isNotNull(),
             code="MALFORMED",

@@ -13,8 +13,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.checks import quoted
 from dataflowd.faults import AttemptError
+from dataflowd.sdk import repairs
+from dataflowd.sdk.repairs import FILE_COLUMN
 from dataflowd.sdk.watch import Watch
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 KEPT = 10_000
 RECORD_CHARACTERS = 4000
 ITEM_CHARACTERS = 200
-FILE_COLUMN = "_dataflow_file"
 BAD_COLUMN = "_dataflow_bad"
 ITEM_COLUMN = "_dataflow_item"
 
@@ -35,9 +35,11 @@ class Bad:
     reason: str
     record: str
     source: str | None
+    mark: str | None = None  # by which the record is known again when its run is repeated
 
     def document(self) -> dict[str, Any]:
-        details: dict[str, Any] = {"record": _parsed(self.record), "source": self.source}
+        details = {"record": _parsed(self.record), "source": self.source}
+        details |= {} if self.mark is None else {"mark": self.mark}
         return {"item": self.item, "code": self.code, "reason": self.reason, "details": details}
 
 
@@ -53,7 +55,7 @@ class Sieve:
     def seen(self) -> Seen:
         values = self.watch.values()
         kept = [
-            Bad(row["item"], self.code, self.reason, row.get("record", ""), row.get("source"))
+            Bad(row["item"], self.code, self.reason, row.get("record", ""), row.get("source"), row["mark"])
             for row in json.loads(values["kept"] or "[]")
         ]
         return Seen(self.name, int(values["rows"]), int(values["bad"]), tuple(kept))
@@ -83,16 +85,16 @@ def sieve(  # noqa: PLR0913 - all that is known about a bad record
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    whole = f"to_json(struct({', '.join(map(quoted, frame.columns))}))"
+    whole = repairs.whole(frame)
     marks = [is_bad.alias(BAD_COLUMN)] + ([] if item is None else [item.cast("string").alias(ITEM_COLUMN)])
     marked = _marked(frame, marks)
     source = FILE_COLUMN if FILE_COLUMN in marked.columns else "CAST(NULL AS string)"
     # Without a name of its own a record goes by its content.
-    itself = f"hex(xxhash64({whole}))" if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
+    itself = repairs.mark(whole) if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
     shown = whole if record is None else record
     kept = (
         f"struct(left({itself}, {ITEM_CHARACTERS}) AS item, left({shown}, {RECORD_CHARACTERS}) AS record, "
-        f"{source} AS source)"
+        f"{source} AS source, {repairs.mark(whole)} AS mark)"
     )
     watch = Watch(
         marked,
@@ -116,6 +118,8 @@ def _marked(frame: DataFrame, marks: list[Column]) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     plain = frame.select("*", *marks)  # what is wrong with the author's own condition is said here
+    if FILE_COLUMN in frame.columns:
+        return plain
     try:
         found = frame.select("*", F.expr(f"_metadata.file_path AS {FILE_COLUMN}"), *marks)
         found.columns  # noqa: B018 - Connect analyses only when it is asked

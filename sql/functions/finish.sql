@@ -5,7 +5,8 @@
 -- "outputs": {dataset: {"location", "files", "bytes", "rows", "columns", "fingerprint"}},
 -- "checks": [{"dataset", "name", "severity", "passed", "observed", "expected"}],
 -- "nodes": [{"node", "items", "successes", "failures", "seconds"}],
--- "quarantine": [{"item", "code", "reason", "details"}]}
+-- "quarantine": [{"item", "code", "reason", "details"}],
+-- "applied": true when the attempt was given the resolved records of its run}
 CREATE OR REPLACE FUNCTION dataflow.finish(results jsonb) RETURNS TABLE (attempt bigint, verdict text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -84,7 +85,7 @@ BEGIN
     SELECT array_agg(e.attempt) INTO accepted FROM ending e;
     IF accepted IS NOT NULL THEN
         PERFORM dataflow._publish(results, accepted);
-        IF EXISTS (SELECT FROM jsonb_array_elements(results) AS r WHERE r ?| ARRAY['checks', 'nodes', 'quarantine']) THEN
+        IF EXISTS (SELECT FROM jsonb_array_elements(results) AS r WHERE r ?| ARRAY['checks', 'nodes', 'quarantine', 'applied']) THEN
             PERFORM dataflow._record_details(results, accepted);
         END IF;
     END IF;
@@ -192,7 +193,15 @@ BEGIN
     JOIN dataflow.attempt a ON a.attempt = r.attempt AND a.outcome = 'DONE',
         jsonb_to_recordset(r.quarantine) AS q (item text, code text, reason text, details jsonb)
     WHERE r.attempt = ANY (accepted)
-    ON CONFLICT DO NOTHING;
+    -- What was repaired and is bad again, or has come again as another record, waits for a person once more.
+    ON CONFLICT (jobid, dataid, itemid) DO UPDATE SET attempt = excluded.attempt, code = excluded.code, reason = excluded.reason,
+        details = excluded.details, created = excluded.created, is_resolved = false, resolved_by = NULL, resolved = NULL, resolution = NULL, applied = NULL;
+
+    -- The order is read after the claim: what was resolved before has been in it.
+    UPDATE dataflow.quarantine q SET applied = a.attempt
+    FROM jsonb_to_recordset(results) AS r (attempt bigint, applied boolean)
+    JOIN dataflow.attempt a ON a.attempt = r.attempt AND a.outcome = 'DONE'
+    WHERE r.applied AND r.attempt = ANY (accepted) AND q.jobid = a.jobid AND q.dataid = a.dataid AND q.is_resolved AND q.resolved <= a.claimed;
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow.started(attempt bigint, token uuid) RETURNS boolean

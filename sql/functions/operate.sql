@@ -942,68 +942,6 @@ END $$;
 COMMENT ON FUNCTION dataflow.job_stats(text) IS
     'A job as one JSON object: created, flow, configuration, description, chunks, exceptions, quarantine, execution, published, nodes';
 
-CREATE OR REPLACE FUNCTION dataflow.quarantined(job text DEFAULT NULL, pattern text DEFAULT NULL, with_resolved boolean DEFAULT false, at_most integer DEFAULT 100) RETURNS TABLE (
-    jobid text, dataid text, itemid text, code text, reason text, created timestamptz, attempt bigint, is_resolved boolean, resolved_by text, resolved timestamptz
-)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    IF job IS NOT NULL THEN
-        PERFORM dataflow._known_job(job);
-    END IF;
-    RETURN QUERY
-    SELECT q.jobid::text, q.dataid::text, q.itemid, q.code, q.reason, q.created, q.attempt, q.is_resolved, q.resolved_by, q.resolved
-    FROM dataflow.quarantine q
-    WHERE (job IS NULL OR q.jobid = job) AND (pattern IS NULL OR dataflow.matches(q.dataid, pattern))
-        AND (with_resolved OR NOT q.is_resolved)
-    ORDER BY q.jobid, q.dataid, q.itemid LIMIT at_most;
-END $$;
-COMMENT ON FUNCTION dataflow.quarantined(text, text, boolean, integer) IS 'Records that were set aside; the record itself is in quarantine_record()';
-
-CREATE OR REPLACE FUNCTION dataflow.quarantine_record(jobid text, dataid text, itemid text) RETURNS jsonb
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-DECLARE
-    found_record jsonb;
-BEGIN
-    PERFORM dataflow._known_job(quarantine_record.jobid);
-    SELECT to_jsonb(q) INTO found_record FROM dataflow.quarantine q
-        WHERE q.jobid = quarantine_record.jobid AND q.dataid = quarantine_record.dataid AND q.itemid = quarantine_record.itemid;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'job % has set aside no record % of %', jobid, itemid, dataid USING ERRCODE = 'DF404',
-            HINT = format('dataflowctl quarantine list %s shows those that it has', jobid);
-    END IF;
-    RETURN found_record;
-END $$;
-COMMENT ON FUNCTION dataflow.quarantine_record(text, text, text) IS 'One record that was set aside, with its details';
-
-CREATE OR REPLACE FUNCTION dataflow.resolve(jobid text, dataid text, itemids text[], resolution jsonb DEFAULT '{}') RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-DECLARE
-    unknown text;
-    done bigint;
-BEGIN
-    PERFORM dataflow._known_job(resolve.jobid);
-    SELECT i INTO unknown FROM unnest(itemids) AS i WHERE NOT EXISTS (
-        SELECT FROM dataflow.quarantine q WHERE q.jobid = resolve.jobid AND q.dataid = resolve.dataid AND q.itemid = i) LIMIT 1;
-    IF FOUND THEN
-        PERFORM dataflow.quarantine_record(resolve.jobid, resolve.dataid, unknown);
-    END IF;
-    UPDATE dataflow.quarantine q SET is_resolved = true, resolved = now(), resolved_by = session_user, resolution = resolve.resolution
-        WHERE q.jobid = resolve.jobid AND q.dataid = resolve.dataid AND (itemids IS NULL OR q.itemid = ANY (itemids)) AND NOT q.is_resolved;
-    GET DIAGNOSTICS done = ROW_COUNT;
-    RETURN done;
-END $$;
-COMMENT ON FUNCTION dataflow.resolve(text, text, text[], jsonb) IS
-    'Marks quarantined records of a run as dealt with, all open ones where itemids is NULL; returns how many';
-
 CREATE OR REPLACE FUNCTION dataflow.delete_runs(jobid text, patterns text[] DEFAULT NULL, dry_run boolean DEFAULT false, at_most integer DEFAULT 1000000) RETURNS TABLE (
     dataid text, status text, chunks bigint, attempts bigint, versions bigint, quarantined bigint
 )

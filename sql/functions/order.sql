@@ -1,7 +1,7 @@
 -- What a runner has to know about an attempt. The fencing token opens it and is not part of it: job code could read it.
 
 -- {"inputs": {dataset: {"dataset": {...}, "chunks": [{"dataid", "version", "location", "files", "rows", "validated"}]}},
---  "outputs": {dataset: {"dataset": {...}, "location"}}}
+--  "outputs": {dataset: {"dataset": {...}, "location"}}, "resolved": [{"mark", "repaired": {column: value} or null}]}
 CREATE OR REPLACE FUNCTION dataflow.work_order(attempt bigint, token uuid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -43,7 +43,9 @@ BEGIN
     SELECT coalesce(jsonb_object_agg(d.datasetid, jsonb_build_object('dataset', dataflow._described(d), 'location', d.location)), '{}')
     INTO outputs
     FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = mine.jobid;
-    RETURN jsonb_build_object('inputs', inputs, 'outputs', outputs);
+    RETURN jsonb_build_object('inputs', inputs, 'outputs', outputs, 'resolved', coalesce((
+        SELECT jsonb_agg(jsonb_build_object('mark', q.details ->> 'mark', 'repaired', q.resolution -> 'repaired') ORDER BY q.itemid)
+        FROM dataflow.quarantine q WHERE q.jobid = mine.jobid AND q.dataid = mine.dataid AND q.is_resolved AND q.details ? 'mark'), '[]'));
 END $$;
 COMMENT ON FUNCTION dataflow.work_order(bigint, uuid) IS
     'All that a runner needs to know about an attempt''s inputs and outputs; NULL: the attempt is fenced, stop';

@@ -230,6 +230,7 @@ CREATE TABLE dataflow.quarantine (
     resolved_by text,
     resolved timestamptz,
     resolution jsonb,
+    applied bigint,
     PRIMARY KEY (jobid, dataid, itemid),
     CHECK (is_resolved = (resolved IS NOT NULL))
 );
@@ -239,7 +240,8 @@ COMMENT ON COLUMN dataflow.quarantine.details IS 'The record, and what is wrong 
 COMMENT ON COLUMN dataflow.quarantine.is_resolved IS 'Whether a person has dealt with it';
 COMMENT ON COLUMN dataflow.quarantine.resolved_by IS 'Who has';
 COMMENT ON COLUMN dataflow.quarantine.resolved IS 'When';
-COMMENT ON COLUMN dataflow.quarantine.resolution IS 'The repaired record, or why it is dropped';
+COMMENT ON COLUMN dataflow.quarantine.resolution IS '{"repaired": {column: value}}, or why it is dropped';
+COMMENT ON COLUMN dataflow.quarantine.applied IS 'The attempt that published the chunk with the resolution; NULL: replay() does';
 
 CREATE TABLE dataflow.event (
     event bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

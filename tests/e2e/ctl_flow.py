@@ -26,6 +26,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "time": str,
     "list": list,
     "object": dict,
+    "any": object,
 }
 
 

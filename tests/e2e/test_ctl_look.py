@@ -314,7 +314,14 @@ def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
 
 @pytest.mark.usefixtures("daemon")
 def test_set_aside_records_are_listed_shown_and_resolved(run_ctl: RunCtl) -> None:
-    (record,) = asked(run_ctl, "quarantine", "list")
+    (group,) = asked(run_ctl, "quarantine", "list")
+    assert (group["jobid"], group["reason"], group["open"], group["example_itemid"]) == (
+        "clean_orders",
+        "no amount",
+        1,
+        "4711",
+    )
+    (record,) = asked(run_ctl, "quarantine", "records")
     assert (record["jobid"], record["dataid"], record["itemid"]) == ("clean_orders", DONE, "4711")
     assert asked(run_ctl, "quarantine", "show", "clean_orders", DONE, "4711")["details"] == {"line": "a;b"}
     assert run_ctl("quarantine", "show", "clean_orders", DONE, "1").returncode == EXIT["NOT_FOUND"]
@@ -324,6 +331,7 @@ def test_set_aside_records_are_listed_shown_and_resolved(run_ctl: RunCtl) -> Non
     )
     assert done == {"resolved": 1}
     assert asked(run_ctl, "quarantine", "list", "clean_orders", "--dataid", "2026-*") == []
+    assert asked(run_ctl, "quarantine", "records", "clean_orders") == []
     assert asked(run_ctl, "quarantine", "show", "clean_orders", DONE, "4711")["resolution"] == {
         "repaired": {"amount": 1}
     }

@@ -210,6 +210,55 @@ def test_records_are_set_aside_behind_an_aggregation_too(spark: SparkSession, nu
     assert ran.outputs["out"].collect()[0][0] == 8
 
 
+def test_resolved_records_are_put_right_where_they_stood_and_judged_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Repaired, dropped, repaired to no avail, left open, no longer in the source; parsed and unparsed ones."""
+    raw = tmp_path / "raw.csv"
+    raw.write_text(
+        "id,amount,note\n1,5,ok\n2,-1,two\n3,-1,three\n4,-1,four\n5,-1,five\n6,x,six\n7,-1,seven\n"
+    )
+    options = {"header": "true"}
+    declared = {
+        "raw": dataset("raw", format="csv", columns="id int, amount int, note string", options=options)
+    }
+
+    def sift(ctx: Context) -> None:
+        ctx.write("out", ctx.quarantine(ctx.read("raw"), unless="amount > 0", item="id", reason="negative"))
+
+    first = run_job(sift, spark, {"raw": raw}, ["out"], datasets=declared)
+    bad = {
+        str(item["details"]["record"]["id"]): item
+        for item in first.quarantine
+        if item["item"] in set("23457")
+    }
+    [broken] = [item for item in first.quarantine if item["code"] == "MALFORMED"]
+    raw.write_text(
+        "id,amount,note\n1,5,ok\n2,-1,two\n3,-1,three\n4,-1,four\n5,-1,five\n6,x,six\n7,70,seven\n"
+    )
+    again = run_job(
+        sift,
+        spark,
+        {"raw": raw},
+        ["out"],
+        datasets=declared,
+        resolved=[
+            (bad["2"], {"amount": "20", "note": None}),
+            (bad["3"], None),
+            (bad["4"], {"amount": -4}),
+            (bad["7"], {"amount": 7}),
+            (broken, {"id": "6", "amount": 60, "note": "six"}),
+        ],
+    )
+    rows = {(row.id, row.amount, row.note) for row in again.outputs["out"].collect()}
+    assert rows == {(1, 5, "ok"), (2, 20, None), (6, 60, "six"), (7, 70, "seven")}
+    assert {(item["item"], item["details"]["record"]["amount"]) for item in again.quarantine} == {
+        ("4", -4),
+        ("5", -1),
+    }
+    assert all(item["details"]["source"].endswith("/raw.csv") for item in again.quarantine)
+
+
 def test_equal_items_are_all_kept(spark: SparkSession) -> None:
     def sift(ctx: Context) -> None:
         ctx.write("out", ctx.quarantine(ctx.read("rows"), unless="good", item="name"))

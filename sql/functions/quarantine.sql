@@ -1,0 +1,172 @@
+-- Bad records: listed, taken out for a person, taken back, and applied when their run is made again.
+--
+-- A resolution says what became of a record: {"repaired": {column: value}} puts these values in its place, anything else
+-- drops it. The runner finds the record again by its mark, a hash of its content, wherever the job judged it: so a repair is
+-- applied exactly where and as often as the record itself appears, and never beside it.
+
+CREATE OR REPLACE FUNCTION dataflow.quarantined(job text DEFAULT NULL, pattern text DEFAULT NULL, with_resolved boolean DEFAULT false, at_most integer DEFAULT 100) RETURNS TABLE (
+    jobid text, dataid text, itemid text, code text, reason text, created timestamptz, attempt bigint, is_resolved boolean, resolved_by text, resolved timestamptz
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF job IS NOT NULL THEN
+        PERFORM dataflow._known_job(job);
+    END IF;
+    RETURN QUERY
+    SELECT q.jobid::text, q.dataid::text, q.itemid, q.code, q.reason, q.created, q.attempt, q.is_resolved, q.resolved_by, q.resolved
+    FROM dataflow.quarantine q
+    WHERE (job IS NULL OR q.jobid = job) AND (pattern IS NULL OR dataflow.matches(q.dataid, pattern))
+        AND (with_resolved OR NOT q.is_resolved)
+    ORDER BY q.jobid, q.dataid, q.itemid LIMIT at_most;
+END $$;
+COMMENT ON FUNCTION dataflow.quarantined(text, text, boolean, integer) IS 'Records that were set aside; the record itself is in quarantine_record()';
+
+CREATE OR REPLACE FUNCTION dataflow.quarantine_record(jobid text, dataid text, itemid text) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    found_record jsonb;
+BEGIN
+    PERFORM dataflow._known_job(quarantine_record.jobid);
+    SELECT to_jsonb(q) INTO found_record FROM dataflow.quarantine q
+        WHERE q.jobid = quarantine_record.jobid AND q.dataid = quarantine_record.dataid AND q.itemid = quarantine_record.itemid;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'job % has set aside no record % of %', jobid, itemid, dataid USING ERRCODE = 'DF404',
+            HINT = format('dataflowctl quarantine list %s shows those that it has', jobid);
+    END IF;
+    RETURN found_record;
+END $$;
+COMMENT ON FUNCTION dataflow.quarantine_record(text, text, text) IS 'One record that was set aside, with its details';
+
+CREATE OR REPLACE FUNCTION dataflow.resolve(jobid text, dataid text, itemids text[], resolution jsonb DEFAULT '{}') RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    unknown text;
+    done bigint;
+BEGIN
+    PERFORM dataflow._known_job(resolve.jobid);
+    SELECT i INTO unknown FROM unnest(itemids) AS i WHERE NOT EXISTS (
+        SELECT FROM dataflow.quarantine q WHERE q.jobid = resolve.jobid AND q.dataid = resolve.dataid AND q.itemid = i) LIMIT 1;
+    IF FOUND THEN
+        PERFORM dataflow.quarantine_record(resolve.jobid, resolve.dataid, unknown);
+    END IF;
+    UPDATE dataflow.quarantine q SET is_resolved = true, resolved = clock_timestamp(), resolved_by = session_user, applied = NULL,
+        resolution = resolve.resolution
+        WHERE q.jobid = resolve.jobid AND q.dataid = resolve.dataid AND (itemids IS NULL OR q.itemid = ANY (itemids)) AND NOT q.is_resolved;
+    GET DIAGNOSTICS done = ROW_COUNT;
+    RETURN done;
+END $$;
+COMMENT ON FUNCTION dataflow.resolve(text, text, text[], jsonb) IS
+    'Marks quarantined records of a run as dealt with, all open ones where itemids is NULL; returns how many';
+
+CREATE OR REPLACE FUNCTION dataflow.quarantine_groups(job text DEFAULT NULL, pattern text DEFAULT NULL, with_resolved boolean DEFAULT false) RETURNS TABLE (
+    jobid text, code text, reason text, open bigint, resolved bigint, unapplied bigint, chunks bigint, first timestamptz, last timestamptz,
+    example_dataid text, example_itemid text, example jsonb
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF job IS NOT NULL THEN
+        PERFORM dataflow._known_job(job);
+    END IF;
+    RETURN QUERY
+    WITH grouped AS MATERIALIZED (
+        SELECT q.jobid, q.code, q.reason, count(*) FILTER (WHERE NOT q.is_resolved) AS open, count(*) FILTER (WHERE q.is_resolved) AS resolved,
+            count(*) FILTER (WHERE q.is_resolved AND q.applied IS NULL) AS unapplied, count(DISTINCT q.dataid) AS chunks,
+            min(q.created) AS first, max(q.created) AS last, min(ARRAY[q.dataid, q.itemid]) AS example
+        FROM dataflow.quarantine q
+        WHERE (job IS NULL OR q.jobid = job) AND (pattern IS NULL OR dataflow.matches(q.dataid, pattern)) AND (with_resolved OR NOT q.is_resolved)
+        GROUP BY q.jobid, q.code, q.reason
+    )
+    SELECT g.jobid::text, g.code, g.reason, g.open, g.resolved, g.unapplied, g.chunks, g.first, g.last, g.example[1], g.example[2], x.details -> 'record'
+    FROM grouped g
+    LEFT JOIN dataflow.quarantine x ON x.jobid = g.jobid AND x.dataid = g.example[1] AND x.itemid = g.example[2]
+    ORDER BY g.open DESC, g.jobid, g.code, g.reason;
+END $$;
+COMMENT ON FUNCTION dataflow.quarantine_groups(text, text, boolean) IS
+    'Records that were set aside, by job and reason, most frequent first, each with an example';
+
+CREATE OR REPLACE FUNCTION dataflow.quarantine_export(job text, patterns text[] DEFAULT NULL, with_resolved boolean DEFAULT false) RETURNS TABLE (
+    dataid text, itemid text, code text, reason text, record jsonb, resolution jsonb
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_job(job);
+    RETURN QUERY
+    SELECT q.dataid::text, q.itemid, q.code, q.reason, q.details -> 'record', q.resolution
+    FROM dataflow.quarantine q
+    WHERE q.jobid = job AND (with_resolved OR NOT q.is_resolved)
+        AND (patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(q.dataid, p)))
+    ORDER BY dataflow.sortkey(q.dataid), q.itemid;
+END $$;
+COMMENT ON FUNCTION dataflow.quarantine_export(text, text[], boolean) IS 'The records that a job set aside, whole, for a person to repair';
+
+CREATE OR REPLACE FUNCTION dataflow.resolve_records(job text, records jsonb) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    unknown record;
+    done bigint;
+BEGIN
+    PERFORM dataflow._known_job(job);
+    SELECT r.dataid, r.itemid INTO unknown FROM jsonb_to_recordset(records) AS r (dataid text, itemid text)
+        WHERE NOT EXISTS (SELECT FROM dataflow.quarantine q WHERE q.jobid = job AND q.dataid = r.dataid AND q.itemid = r.itemid) LIMIT 1;
+    IF FOUND THEN
+        PERFORM dataflow.quarantine_record(job, unknown.dataid, unknown.itemid);
+    END IF;
+    UPDATE dataflow.quarantine q SET is_resolved = true, resolved = clock_timestamp(), resolved_by = session_user, applied = NULL,
+        resolution = coalesce(r.resolution, '{}')
+    FROM jsonb_to_recordset(records) AS r (dataid text, itemid text, resolution jsonb)
+    WHERE q.jobid = job AND q.dataid = r.dataid AND q.itemid = r.itemid AND q.resolution IS DISTINCT FROM coalesce(r.resolution, '{}');
+    GET DIAGNOSTICS done = ROW_COUNT;
+    RETURN done;
+END $$;
+COMMENT ON FUNCTION dataflow.resolve_records(text, jsonb) IS
+    'Takes back records that a person has edited: [{"dataid", "itemid", "resolution": {"repaired": {...}} or {"reason": "..."}}]; all or none. Returns how many were new';
+
+CREATE OR REPLACE FUNCTION dataflow.replay(job text, patterns text[] DEFAULT NULL, with_open boolean DEFAULT false, dry_run boolean DEFAULT false) RETURNS TABLE (
+    dataid text, was text, resolved bigint, open bigint
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    chosen text[];
+BEGIN
+    PERFORM dataflow._known_job(job);
+    chosen := ARRAY(
+        SELECT DISTINCT q.dataid::text FROM dataflow.quarantine q
+        WHERE q.jobid = job AND CASE WHEN q.is_resolved THEN q.applied IS NULL ELSE with_open END
+            AND (patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(q.dataid, p))));
+    RETURN QUERY
+    SELECT c.dataid, max(s.status), n.resolved, n.open
+    FROM unnest(chosen) AS c (dataid)
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE q.is_resolved AND q.applied IS NULL) AS resolved, count(*) FILTER (WHERE NOT q.is_resolved) AS open
+        FROM dataflow.quarantine q WHERE q.jobid = job AND q.dataid = c.dataid
+    ) AS n
+    LEFT JOIN dataflow.job_output o ON o.jobid = job
+    LEFT JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
+    GROUP BY c.dataid, n.resolved, n.open ORDER BY dataflow.sortkey(c.dataid);
+    IF NOT dry_run AND cardinality(chosen) > 0 THEN
+        PERFORM dataflow.resubmit(jsonb_build_object('job', job, 'dataid', to_jsonb(chosen), 'status', '["READY", "FAILED"]'::jsonb));
+    END IF;
+END $$;
+COMMENT ON FUNCTION dataflow.replay(text, text[], boolean, boolean) IS
+    'Makes the chunks again that have resolved records which no version contains yet; with_open => true also those with open records, for code that has learned to take them. A second call finds nothing to do';

@@ -1,0 +1,101 @@
+"""Bad records: what a person decided is kept, given to the next attempt, and counted as applied when it is published."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+if TYPE_CHECKING:
+    from tests.fix_world import Attempt, World
+
+DAY = "2026-01-01"
+
+
+def bad(item: str, mark: str = "M") -> dict[str, Any]:
+    return {"item": item, "reason": "no amount", "details": {"record": {"id": item}, "mark": mark + item}}
+
+
+def published(pipeline: World, *items: str) -> None:
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    daemon.finish(daemon.claim_one(), quarantine=[bad(item) for item in items])
+
+
+def take_back(pipeline: World, **resolutions: dict[str, Any]) -> Any:
+    records = [
+        {"dataid": DAY, "itemid": item, "resolution": resolution} for item, resolution in resolutions.items()
+    ]
+    return pipeline.value("SELECT dataflow.resolve_records('clean_orders', %s)", Jsonb(records))
+
+
+def replay(pipeline: World, *, with_open: bool = False) -> list[Any]:
+    return pipeline.rows("SELECT * FROM dataflow.replay('clean_orders', with_open => %s)", with_open)
+
+
+def order(pipeline: World, attempt: Attempt) -> dict[str, Any]:
+    document = pipeline.value("SELECT dataflow.work_order(%s, %s)", attempt.attempt, attempt.token)
+    assert isinstance(document, dict)
+    return document
+
+
+def records(pipeline: World) -> list[Any]:
+    return pipeline.rows(
+        "SELECT itemid, is_resolved, applied IS NOT NULL FROM dataflow.quarantine ORDER BY itemid"
+    )
+
+
+def test_what_was_resolved_goes_with_the_next_order_and_is_replayed_once(pipeline: World) -> None:
+    published(pipeline, "a", "b", "c")
+    assert replay(pipeline) == []
+    assert take_back(pipeline, a={"repaired": {"id": 7}}, b={"reason": "a test"}) == 2
+    assert take_back(pipeline, a={"repaired": {"id": 7}}) == 0
+    assert replay(pipeline) == [(DAY, "READY", 2, 1)]
+    daemon = pipeline.daemon("beta")
+    attempt = daemon.claim_one()
+    assert order(pipeline, attempt)["resolved"] == [
+        {"mark": "Ma", "repaired": {"id": 7}},
+        {"mark": "Mb", "repaired": None},
+    ]
+    assert daemon.finish(attempt, applied=True, quarantine=[bad("c")]) == "accepted"
+    assert records(pipeline) == [("a", True, True), ("b", True, True), ("c", False, False)]
+    assert replay(pipeline) == []
+    assert replay(pipeline, with_open=True) == [(DAY, "READY", 0, 1)]
+
+
+def test_what_was_resolved_while_the_attempt_ran_waits_for_the_next(pipeline: World) -> None:
+    published(pipeline, "a", "b")
+    take_back(pipeline, a={"reason": "a test"})
+    replay(pipeline)
+    daemon = pipeline.daemon("beta")
+    attempt = daemon.claim_one()
+    take_back(pipeline, b={"reason": "a test"})
+    daemon.finish(attempt, applied=True)
+    assert records(pipeline) == [("a", True, True), ("b", True, False)]
+    assert replay(pipeline) == [(DAY, "READY", 1, 0)]
+
+
+def test_a_record_that_is_bad_again_after_its_repair_is_open_again(pipeline: World) -> None:
+    published(pipeline, "a")
+    take_back(pipeline, a={"repaired": {"id": -1}})
+    replay(pipeline)
+    daemon = pipeline.daemon("beta")
+    daemon.finish(daemon.claim_one(), applied=True, quarantine=[bad("a", mark="N")])
+    assert records(pipeline) == [("a", False, False)]
+    assert pipeline.value("SELECT resolution FROM dataflow.quarantine") is None
+
+
+def test_a_record_that_was_not_set_aside_is_named_and_nothing_is_resolved(pipeline: World) -> None:
+    published(pipeline, "a")
+    with pytest.raises(psycopg.Error, match="has set aside no record z"):
+        take_back(pipeline, a={}, z={})
+    assert records(pipeline) == [("a", False, False)]
+
+
+def test_groups_are_by_reason_and_have_an_example(pipeline: World) -> None:
+    published(pipeline, "a", "b")
+    assert pipeline.rows(
+        "SELECT jobid, code, reason, open, chunks, example_itemid, example FROM dataflow.quarantine_groups()"
+    ) == [("clean_orders", "BAD_RECORD", "no amount", 2, 1, "a", {"id": "a"})]
