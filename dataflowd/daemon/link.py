@@ -3,7 +3,8 @@
 Every call is bounded twice: the server ends a statement that takes too long, and the connection stays good; a little
 later the client gives the connection up, for then it is the network that does not answer. Keepalives are set on both
 ends, so that a server does not keep the session (and the locks) of a daemon that it cannot reach. A call that was
-cancelled or timed out leaves the connection in an unknown state, so it is closed. A DSN may name several hosts: each
+cancelled or timed out leaves the connection in an unknown state, so it is closed. When another connection was found dead,
+this one is suspect: what is under way, or the next call, has to answer soon. A DSN may name several hosts: each
 connect tries them in turn, so that after a failover the next one finds the server that now takes writes.
 """
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # The server's answer that its statement timeout has struck needs time to arrive.
 ANSWER_SECONDS = 3.0
+SUSPECT_SECONDS = 5.0
 SERVER_KEEPALIVE = (
     f"-c tcp_keepalives_idle={db.KEEPALIVE_IDLE_SECONDS}"
     f" -c tcp_keepalives_interval={db.KEEPALIVE_INTERVAL_SECONDS}"
@@ -54,6 +56,8 @@ class Link:
         self._settings = settings
         self._application = application
         self._statement_seconds = seconds
+        self._patience = seconds + ANSWER_SECONDS
+        self._call: anyio.CancelScope | None = None
         self._address = address
         self._on_lost = on_lost
         self._lock = anyio.Lock(fast_acquire=True)
@@ -62,6 +66,12 @@ class Link:
     @property
     def is_up(self) -> bool:
         return self._connection is not None
+
+    def suspect(self) -> None:
+        """Once it has answered, it may take its time again."""
+        self._patience = SUSPECT_SECONDS
+        if self._call is not None:
+            self._call.deadline = min(self._call.deadline, anyio.current_time() + SUSPECT_SECONDS)
 
     async def open(self) -> None:
         """Raises what psycopg raises, or TimeoutError."""
@@ -77,14 +87,16 @@ class Link:
             if connection is None:
                 raise LostLinkError
             try:
-                with anyio.fail_after(self._statement_seconds + ANSWER_SECONDS):
+                with anyio.fail_after(self._patience) as self._call:
                     cursor = await connection.execute(db.query(name), parameters)
+                    self._patience = self._statement_seconds + ANSWER_SECONDS
                     return await cursor.fetchall() if cursor.description else []
             except (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError) as error:
                 if is_good(connection):
                     raise
                 raise LostLinkError(str(error) or type(error).__name__) from error
             finally:
+                self._call = None
                 if not is_good(connection):
                     self._discard()
 
@@ -95,6 +107,7 @@ class Link:
 
     def _discard(self) -> None:
         connection, self._connection = self._connection, None
+        self._patience = self._statement_seconds + ANSWER_SECONDS
         if connection is not None:
             connection._closed = True  # noqa: SLF001 - close() does the same, but is a coroutine, and this one may be cancelled
             connection.pgconn.finish()

@@ -48,6 +48,8 @@ async def run(state: State, address: Callable[[], str]) -> None:
         except (psycopg.Error, TimeoutError) as error:
             _say(state, "connecting", error=str(error).strip() or "no answer")
             # What has cut this connection may have cut the others, which are idle and do not notice.
+            state.claims.link.suspect()
+            state.link.suspect()
             state.lease.set()
             state.control.set()
             await anyio.sleep(links.backoff(failures))

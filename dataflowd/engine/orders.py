@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 TRIES = 3
+ORDER_SECONDS = 5.0  # both calls are short; on a dead connection an attempt must not wait for long
 
 
 class Orders:
     def __init__(self, settings: Settings) -> None:
         name = f"dataflowd {settings.effective_daemon_name} orders"
         self._settings = settings
-        self._link = Link(
-            settings, name, seconds=settings.statement_timeout, address=lambda: db.dsn(settings)
-        )
+        self._link = Link(settings, name, seconds=ORDER_SECONDS, address=lambda: db.dsn(settings))
         self._lock = anyio.Lock()
         self._told: dict[str, tuple[str, str]] = {}
 
