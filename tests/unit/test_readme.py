@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from dataflowd.errors import EXIT
+from dataflowd.http.metrics import Metrics
 from dataflowd.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +39,14 @@ def test_every_setting_stands_in_readme_as_the_program_documents_it() -> None:
 def test_every_exit_status_stands_in_readme() -> None:
     rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \| \S.* \|$", text(), re.MULTILINE)
     assert {code: int(status) for status, code in rows} == EXIT
+
+
+def test_every_metric_stands_in_readme() -> None:
+    shown = {metric.name for metric in Metrics().registry.collect()}
+    assert (
+        set(re.findall(r"`(dataflow_[a-z_]+)`", text().partition("| metric |")[2].partition("\n\n")[0]))
+        == shown
+    )
 
 
 def test_every_make_target_stands_in_readme() -> None:
