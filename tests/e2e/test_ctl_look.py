@@ -337,6 +337,39 @@ def test_set_aside_records_are_listed_shown_and_resolved(run_ctl: RunCtl) -> Non
     }
 
 
+def test_records_go_out_as_a_file_and_come_back_edited(
+    daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl, tmp_path: Path
+) -> None:
+    file = tmp_path / "bad.csv"
+    connection.execute(
+        """UPDATE dataflow.quarantine SET details = '{"record": {"id": 4711, "amount": null}, "mark": "M"}'"""
+    )
+    assert "bad.csv: 1 record" in ok(run_ctl("quarantine", "export", "clean_orders", "--output", str(file)))
+    assert file.read_text() == (
+        "dataid,itemid,code,reason,action,note,record.id,record.amount\n"
+        f"{DONE},4711,BAD_RECORD,no amount,,,4711,\n"
+    )
+    assert asked(run_ctl, "quarantine", "resolve", "clean_orders", "--from-file", str(file)) == {
+        "resolved": 0
+    }
+    file.write_text(file.read_text().replace(",,,4711,", ",mend,,4711,12.50"))
+    wrong = run_ctl("quarantine", "resolve", "clean_orders", "--from-file", str(file))
+    assert (wrong.returncode, "line 2 has the action 'mend'" in wrong.stderr) == (EXIT["NOT_ALLOWED"], True)
+    file.write_text(file.read_text().replace("mend", "repair"))
+    assert asked(run_ctl, "quarantine", "resolve", "clean_orders", "--from-file", str(file)) == {
+        "resolved": 1
+    }
+    planned = asked(run_ctl, "quarantine", "replay", "clean_orders", "--dry-run")
+    assert [(run["dataid"], run["resolved"]) for run in planned["runs"]] == [(DONE, 1)]
+    assert run_ctl("quarantine", "replay", "clean_orders").returncode == EXIT["NOT_ALLOWED"]
+    assert "resubmitted 1 run" in ok(run_ctl("quarantine", "replay", "clean_orders", "--yes"))
+    [again] = [attempt for attempt in daemon.claim() if attempt["dataid"] == DONE]
+    [[order]] = connection.execute(
+        "SELECT dataflow.work_order(%s, %s)", [again["attempt"], again["token"]]
+    ).fetchall()
+    assert order["resolved"] == [{"mark": "M", "repaired": {"amount": "12.50"}}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sql"),
     [
