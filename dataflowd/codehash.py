@@ -3,7 +3,7 @@
 It is taken from syntax trees, so that comments, formatting and docstrings do not count: a chunk does not become stale
 because somebody explained a line. Modules from elsewhere do not count either; they are the installation's. Nothing is
 imported or executed. A Spark SQL file counts as its text without comments and blanks at the ends of lines, a command
-as its words and the files that they name.
+as its words, and what the files hold that they name.
 """
 
 from __future__ import annotations
@@ -35,13 +35,12 @@ def of_sql(name: str, directory: Path) -> str:
 
 
 def of_command(words: Sequence[str], directory: Path) -> str:
-    """Its words, and the files among them that lie in the flow's directory."""
-    found = {f"word {place}": word for place, word in enumerate(words)}
-    for word in words:
-        path = directory / word
-        if path.is_file():
-            found[f"file {word}"] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return _digest(found)
+    """A word that names a file counts as what the file holds, wherever it lies."""
+    return _digest({f"word {place}": _content(directory / word, word) for place, word in enumerate(words)})
+
+
+def _content(path: Path, word: str) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else word
 
 
 def _collect(module: str, directory: Path, found: dict[str, str]) -> None:

@@ -19,6 +19,7 @@ from dataflowd.errors import (
     DatabaseUnreachableError,
     DataflowError,
     InvalidSettingsError,
+    LockedError,
     NotAllowedError,
     NotFoundError,
     SchemaMismatchError,
@@ -37,10 +38,12 @@ KEEPALIVE_COUNT = 3
 SQLSTATE_NOT_FOUND = "DF404"
 SQLSTATE_REFUSED = "DF409"
 SQLSTATE_INVALID = "DF400"
+SQLSTATE_LOCKED = "DF423"
 RAISED_BY_FUNCTIONS: dict[str | None, type[DataflowError]] = {
     SQLSTATE_NOT_FOUND: NotFoundError,
     SQLSTATE_REFUSED: NotAllowedError,
     SQLSTATE_INVALID: NotAllowedError,
+    SQLSTATE_LOCKED: LockedError,
 }
 
 # psycopg's errors, ours, what to say before Postgres's words, and the remedy; the first that fits.

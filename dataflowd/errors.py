@@ -75,3 +75,7 @@ class NotFoundError(DataflowError):
 
 class InvalidCredentialError(DataflowError):
     code = "INVALID_CREDENTIAL"
+
+
+class LockedError(DataflowError):
+    code = "LOCKED"

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import faulthandler
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import anyio
 from pydantic import ValidationError
 
-from dataflowd import daemon, db, log, migrate, settings
+from dataflowd import account, daemon, db, log, migrate, settings
 from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.noop import NoopEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
-from dataflowd.errors import InvalidSettingsError, SchemaMismatchError
+from dataflowd.errors import InvalidSettingsError, NotAllowedError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from dataflowd.attempt import Attempt, Result
+    from dataflowd.daemon.state import Wanted
     from dataflowd.engine import Engine
     from dataflowd.settings import Settings
+
+FOREGROUND_MOST = 100
 
 
 def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
@@ -31,6 +35,7 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
     faulthandler.enable()
     current = _settings(config, given)
     log.configure(current)
+    account.require(current.runner_user)
     declared = Declared(current)
     _check_schema(current)
 
@@ -51,15 +56,41 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
     return anyio.run(run)
 
 
-def create(current: Settings, declared: Declared) -> Engine:
+def run_wanted(
+    current: Settings,
+    declared: Declared,
+    wanted: Wanted,
+    told: Callable[[Attempt, Result], None],
+    echo: BinaryIO,
+) -> None:
+    """Runs what a person wants, here and now, as a daemon of its own that does nothing else."""
+    log.configure(current)
+    account.require(current.runner_user)
+    _check_schema(current)
+    for number in range(1, FOREGROUND_MOST):
+        # A name is one process's at a time, and there may be others at it: the first that is free.
+        mine = current.model_copy(update={"daemon_name": f"{current.effective_daemon_name[:50]}-run{number}"})
+        engine = create(mine, declared, echo)
+        run = partial(
+            daemon.run, mine, engine, once=True, serves=lambda: [wanted.jobid], wanted=wanted, told=told
+        )
+        try:
+            anyio.run(run)
+        except daemon.NameTakenError:
+            continue
+        return
+    raise NotAllowedError(f"{FOREGROUND_MOST} runs are in the foreground already", "wait for some of them")
+
+
+def create(current: Settings, declared: Declared, echo: BinaryIO | None = None) -> Engine:
     match current.engine:
         case "noop":
             return NoopEngine()
         case "process":
-            return CommandEngine(current, declared, Orders(current))
+            return CommandEngine(current, declared, Orders(current), echo)
         case "spark":
             orders = Orders(current)
-            return SparkEngine(current, declared, orders, CommandEngine(current, declared, orders))
+            return SparkEngine(current, declared, orders, CommandEngine(current, declared, orders, echo))
 
 
 def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:

@@ -48,10 +48,16 @@ def hide(secret: str) -> None:
     _hidden[:] = sorted([*_hidden, *added], key=len, reverse=True)
 
 
-def mask(text: str) -> str:
-    """The text without opened passwords, those of connection strings, and values named like secrets."""
+def hidden(text: str) -> str:
+    """The text without opened passwords, and otherwise as it is."""
     for secret in _hidden:
         text = text.replace(secret, MASK)
+    return text
+
+
+def mask(text: str) -> str:
+    """The text without opened passwords, those of connection strings, and values named like secrets."""
+    text = hidden(text)
     return _NAMED_VALUE.sub(rf"\g<head>{MASK}", _URL_PASSWORD.sub(rf"\g<head>{MASK}", text))
 
 

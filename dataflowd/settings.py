@@ -90,6 +90,9 @@ class Settings(BaseSettings):
     environment: str = Field(
         "dev", description="which environment this host works for; datasets may be bound to one"
     )
+    production: bool = Field(
+        default=False, description="whether that environment is one where `dataflowctl force` needs --i-know"
+    )
     flows: Annotated[list[Path], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list, description="flow files whose jobs this host runs"
     )
@@ -158,18 +161,22 @@ class Settings(BaseSettings):
     key_file: Path | None = Field(
         None,
         description="file of the private keys that open sealed passwords, mode 0600; default: what key_command "
-        "prints, else the systemd credential dataflowd.key, else <data_dir>/key",
+        "prints, else the systemd credential key, else <data_dir>/key",
     )
     key_command: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list, description="program and arguments that print the private keys, without a shell"
     )
     passphrase_file: Path | None = Field(
         None,
-        description="file of the keys' passphrase, mode 0600; default: the systemd credential dataflowd.passphrase",
+        description="file of the keys' passphrase, mode 0600; default: the systemd credential passphrase",
     )
     trusted_keys: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list,
         description="ids of the keys that this host seals passwords with; default: whatever the database offers",
+    )
+    runner_user: str = Field(
+        "",
+        description="Unix user that runs the jobs, in the place of the daemon's own; needs a daemon that runs as root",
     )
     log_dir: Path | None = Field(
         None, description="where the output of attempts is kept; default <data_dir>/log"

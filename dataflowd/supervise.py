@@ -65,7 +65,8 @@ class Exit:
 class Log:
     """A file of at most twice `limit` bytes: when it is full it becomes `<name>.1`, and a new one is begun."""
 
-    def __init__(self, path: Path | None, limit: int = LOG_BYTES) -> None:
+    def __init__(self, path: Path | None, limit: int = LOG_BYTES, echo: BinaryIO | None = None) -> None:
+        self.echo = echo  # where a person reads along
         self.path = path
         self.limit = limit
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -102,9 +103,12 @@ class Log:
         ]
         masked = [mask(piece.decode("utf-8", "backslashreplace")) for piece in pieces]
         self.tail.extend(line[:TAIL_LINE_BYTES] for line in masked[-TAIL_LINES:] if line.strip())
+        text = ("\n".join(masked) + "\n").encode("utf-8", "backslashreplace")
+        if self.echo is not None:
+            self.echo.write(text)
+            self.echo.flush()
         if self._file is None or self.path is None:
             return
-        text = ("\n".join(masked) + "\n").encode("utf-8", "backslashreplace")
         if self._size and self._size + len(text) > self.limit:
             self._file.close()
             self.path.replace(self.path.with_name(self.path.name + ".1"))
@@ -193,12 +197,14 @@ def spawn(  # noqa: PLR0913 - a process has that many sides
     log_path: Path | None = None,
     log_bytes: int = LOG_BYTES,
     pass_fds: Sequence[int] = (),
+    echo: BinaryIO | None = None,
+    user: str = "",
 ) -> Child:
     """Starts a child with exactly this environment. Await `wait` or `terminate` afterwards, whatever happens."""
-    log = Log(log_path, log_bytes)
+    log = Log(log_path, log_bytes, echo)
     try:
         process = subprocess.Popen(  # noqa: S603 - the flow file of this host says what runs; there is no shell
-            [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *argv],
+            [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), user, *argv],
             env=dict(env),
             cwd=cwd,
             stdin=subprocess.DEVNULL,

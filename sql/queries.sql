@@ -66,6 +66,10 @@ SELECT dataflow.serve_jobs(%(daemon)s, %(incarnation)s, %(jobs)s::text[]);
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
 FROM dataflow.claim(%(daemon)s, %(incarnation)s, %(want)s);
 
+-- daemon_claim_run: take one run that a person has named
+SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
+FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, %(jobid)s, %(dataid)s, %(forced)s);
+
 -- daemon_finish: end attempts, a batch at a time
 SELECT attempt, verdict FROM dataflow.finish(%(results)s);
 
@@ -101,9 +105,9 @@ SELECT dataflow.cancelled(%(daemon)s, %(incarnation)s, %(attempts)s);
 SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid)
 FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[]) AS s (attempt, token);
 
--- daemon_look: whether work waits now, whether runs have to be judged again, and seconds until a retry is due
+-- daemon_look: whether work waits now that this host can do, whether runs have to be judged again, and seconds until a retry is due
 SELECT
-    EXISTS (SELECT FROM dataflow.work WHERE not_before IS NULL),
+    EXISTS (SELECT FROM dataflow.work WHERE not_before IS NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
     EXISTS (SELECT FROM dataflow.recheck),
     (SELECT extract(epoch FROM min(not_before) - clock_timestamp())::double precision FROM dataflow.work WHERE not_before IS NOT NULL);
 
@@ -293,3 +297,15 @@ ORDER BY d.datasetid;
 SELECT datasetid, dataid, attempt, why, since, claimed, written_until
 FROM dataflow.collect(%(datasets)s::text[], %(dataids)s::text[], %(attempts)s::bigint[],
     make_interval(secs => %(grace)s), make_interval(secs => %(retention)s), %(dry_run)s);
+
+-- preview_order: what an attempt of this run would be told
+SELECT dataflow.preview_order(%(jobid)s, %(dataid)s) AS document;
+
+-- five_questions: whether this run may start now
+SELECT number, question, answer, code, detail FROM dataflow.five_questions(%(jobid)s, %(dataid)s);
+
+-- declared_job: what the database knows about a job
+SELECT jobid::text, kind, config_hash, retired FROM dataflow._known_job(%(jobid)s) AS known, dataflow.job WHERE jobid = %(jobid)s;
+
+-- next_inputs: what a job would read next
+SELECT * FROM dataflow.next_inputs(%(jobid)s);

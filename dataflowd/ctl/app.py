@@ -33,9 +33,12 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "datasets": ("catalog", "what datasets are declared"),
         "lineage": ("catalog", "what a dataset is made of, and what is made of it"),
         "stats": ("catalog", "all about a job, with times and counts"),
+        "env": ("run", "the environment that a script would find"),
     },
     "Act": {
         "ready": ("register", "register chunks that arrived from outside"),
+        "run": ("run", "run a job's next chunk here and now, without a daemon"),
+        "force": ("run", "run a chunk although a question is answered no"),
         "resubmit": ("recover", "run again what failed, in the right order"),
         "hold": ("recover", "lock chunks against reading and writing"),
         "release": ("recover", "unlock them"),

@@ -89,7 +89,19 @@ RESUBMITTED = {
     "code": "text?",
 }
 
+ENDED = {
+    "jobid": "text",
+    "dataid": "text",
+    "attempt": "integer",
+    "outcome": "text",
+    "code": "text?",
+    "error": "text?",
+}
+
 KEYS: dict[str, Shape] = {
+    "run": Shape(ENDED),
+    "force": Shape(ENDED),
+    "env": Shape({"name": "text", "value": "text"}),
     "key generate": Shape({"keyid": "text", "suite": "text", "file": "text"}, is_list=False),
     "key list": Shape(
         {

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from dataflowd.daemon.service import run
+from dataflowd.daemon.service import NameTakenError, run
 
-__all__ = ["run"]
+__all__ = ["NameTakenError", "run"]

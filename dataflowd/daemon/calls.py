@@ -83,6 +83,11 @@ class Claims:
         rows = await self.link.call("daemon_claim", self._self | {"want": want})
         return [Attempt(*row) for row in rows]
 
+    async def claim_run(self, jobid: str, dataid: str, *, forced: bool) -> list[Attempt]:
+        """Empty: it may not run now."""
+        named = {"jobid": jobid, "dataid": dataid, "forced": forced}
+        return [Attempt(*row) for row in await self.link.call("daemon_claim_run", self._self | named)]
+
     async def finish(self, results: Sequence[Result]) -> dict[int, Verdict]:
         documents = Jsonb([result.document() for result in results], dumps=_dumps)
         return dict(await self.link.call("daemon_finish", {"results": documents}))
@@ -142,8 +147,10 @@ async def waited(link: Link, attempts: Sequence[int]) -> dict[int, float]:
     return dict(await link.call("daemon_waited", {"attempts": list(attempts)}))
 
 
-async def look(link: Link) -> Look:
-    return Look(*(await link.call("daemon_look"))[0])
+async def look(link: Link, jobs: Sequence[str] | None) -> Look:
+    """At the work of these jobs; None: of any."""
+    parameters = {"jobs": None if jobs is None else list(jobs)}
+    return Look(*(await link.call("daemon_look", parameters))[0])
 
 
 async def limits(link: Link, daemon: str) -> Limits:

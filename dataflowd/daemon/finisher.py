@@ -101,6 +101,7 @@ def _settle(state: State, batch: Sequence[Offer], verdicts: dict[int, Verdict]) 
         outcomes[running.attempt.jobid, offer.result.outcome if verdict == "accepted" else "FENCED"] += 1
         if verdict == "accepted":
             _remember(state, (running.attempt.jobid, running.attempt.dataid), offer.result)
+            state.told(running.attempt, offer.result)
         _say(running.attempt.jobid, running.attempt.dataid, offer.result, verdict)
     state.offers = [offer for offer in state.offers if id(offer) not in settled]
     state.metrics.ended(outcomes)

@@ -20,6 +20,7 @@ from dataflowd.daemon import calls, pool
 from dataflowd.daemon.link import LostLinkError, backoff
 
 if TYPE_CHECKING:
+    from dataflowd.attempt import Attempt
     from dataflowd.daemon.state import State
 
 CLAIM_AT_MOST = 256
@@ -53,6 +54,10 @@ async def _turn(state: State, fruitless: int) -> tuple[int, float]:
     except LostLinkError:
         return claimed, state.poll_seconds
     except psycopg.Error as error:
+        if state.wanted is not None and error.sqlstate in db.RAISED_BY_FUNCTIONS:
+            state.refusal = db.translate(error)
+            state.stop("what was wanted is refused")
+            return claimed, state.poll_seconds
         if error.sqlstate == db.SQLSTATE_REFUSED:
             state.lease.set()
         _log.warning("claim.failed", error=str(error).strip(), sqlstate=error.sqlstate)
@@ -61,10 +66,25 @@ async def _turn(state: State, fruitless: int) -> tuple[int, float]:
 
 async def _claim(state: State, wanted: int) -> int:
     began = time.perf_counter()
-    attempts = await state.claims.claim(wanted)
+    state.claiming = True
+    try:
+        attempts = await _taken(state, wanted)
+        pool.start(state, attempts)
+    finally:
+        state.claiming = False
+        state.emptied.set()
+    state.claimed += len(attempts)
     state.metrics.claim_seconds.observe(time.perf_counter() - began)
-    pool.start(state, attempts)
     return len(attempts)
+
+
+async def _taken(state: State, at_most: int) -> list[Attempt]:
+    wanted = state.wanted
+    if wanted is None or wanted.every:
+        return await state.claims.claim(at_most)
+    if wanted.dataid is None:
+        return await state.claims.claim(1)
+    return await state.claims.claim_run(wanted.jobid, wanted.dataid, forced=wanted.forced)
 
 
 async def _pause(state: State, fruitless: int) -> float:
@@ -72,9 +92,9 @@ async def _pause(state: State, fruitless: int) -> float:
     if state.draining:
         return poll
     if not state.places:
-        _end_if_once(state, fruitless, is_over=state.paused or not state.limit)
+        _end_if_once(state, fruitless, is_over=state.paused or not state.limit or state.is_sated)
         return poll
-    seen = await calls.look(state.claims.link)
+    seen = await calls.look(state.claims.link, state.serves())
     _end_if_once(state, fruitless, is_over=not seen.waiting and not seen.recheck)
     if seen.waiting or seen.recheck or (seen.due is not None and seen.due <= 0):
         return min(poll, backoff(fruitless, most=poll))

@@ -36,13 +36,15 @@ from dataflowd.daemon import (
 from dataflowd.daemon.link import Link, LostLinkError
 from dataflowd.daemon.state import State
 from dataflowd.engine import WarmEngine
-from dataflowd.errors import EXIT, DatabaseUnreachableError, DataflowError
+from dataflowd.errors import EXIT, DatabaseUnreachableError, DataflowError, NotAllowedError
 from dataflowd.http import server
 from dataflowd.http.metrics import Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from dataflowd.attempt import Attempt, Result
+    from dataflowd.daemon.state import Wanted
     from dataflowd.engine import Engine
     from dataflowd.settings import Settings
 
@@ -68,22 +70,29 @@ FIXED = (
 _log = log.logger(__name__)
 
 
-async def run(
+class NameTakenError(NotAllowedError):
+    """Another daemon bears this name."""
+
+
+async def run(  # noqa: PLR0913 - all that one daemon is told
     settings: Settings,
     engine: Engine,
     *,
     once: bool = False,
     reload: Callable[[], Settings] | None = None,
     serves: Callable[[], Sequence[str] | None] = lambda: None,
+    wanted: Wanted | None = None,
+    told: Callable[[Attempt, Result], None] | None = None,
 ) -> int:
     """Runs until it is told to stop, or with `once` until nothing is ready; returns the exit status.
 
-    `serves` names the jobs whose code this host has; others are left to other hosts. None: any.
+    `serves` names the jobs whose code this host has; others are left to other hosts. None: any. `wanted`: what a
+    person wants to be run, and nothing else; `told` then hears how it ended.
     """
     name = settings.effective_daemon_name
     with log.context(daemon=name):
         state = _state(settings, name, engine, once=once)
-        state.serves = serves
+        state.serves, state.wanted, state.told = serves, wanted, told or state.told
         try:
             await _register(state)
             async with anyio.create_task_group() as state.tasks, anyio.create_task_group() as services:
@@ -92,6 +101,8 @@ async def run(
         finally:
             with anyio.CancelScope(shield=True):
                 await _farewell(state)
+        if state.refusal is not None:
+            raise state.refusal
         return _exit_status(state)
 
 
@@ -141,7 +152,10 @@ async def _register(state: State) -> None:
             f"the database does not answer: {error}", "`dataflowctl doctor` tries each part"
         ) from error
     except psycopg.Error as error:
-        raise db.translate(error) from error
+        found = db.translate(error)
+        if error.sqlstate == db.SQLSTATE_REFUSED:
+            raise NameTakenError(found.message, found.remedy) from error
+        raise found from error
 
 
 async def _serve(state: State, services: anyio.abc.TaskGroup, reload: Callable[[], Settings] | None) -> None:
@@ -234,6 +248,11 @@ def _adopt(current: Settings, fresh: Settings) -> None:
 
 async def _drain(state: State) -> None:
     state.draining = True
+    # What a claim brings that is on its way has to be stopped and given back as well.
+    with anyio.move_on_after(STOP_SECONDS):
+        while state.claiming:
+            state.emptied.clear()
+            await state.emptied.wait()
     with anyio.move_on_after(state.settings.drain_timeout):
         async with anyio.create_task_group() as group:
             group.start_soon(_say_what_is_left, state)
@@ -284,7 +303,7 @@ async def _until_empty_or_hurry(state: State) -> None:
 
 
 async def _until_empty(state: State) -> None:
-    while state.running:
+    while state.running or state.claiming:
         state.emptied.clear()
         await state.emptied.wait()
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dataflowd.daemon.calls import Claims
     from dataflowd.daemon.link import Link
     from dataflowd.engine import Engine
+    from dataflowd.errors import DataflowError
     from dataflowd.http.metrics import Metrics
     from dataflowd.settings import Settings
 
@@ -60,6 +61,16 @@ class Offer:
     whole: bool = True  # False: its details were refused, only the failure is told
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What a person wants to be run, in the place of all that is ready."""
+
+    jobid: str
+    dataid: str | None = None  # None: the next
+    forced: bool = False
+    every: bool = False  # not one run, but all that are ready
+
+
 @dataclass(eq=False)
 class State:
     settings: Settings
@@ -70,6 +81,8 @@ class State:
     link: Link
     metrics: Metrics
     once: bool = False
+    wanted: Wanted | None = None
+    told: Callable[[Attempt, Result], None] = lambda _attempt, _result: None  # hears of every accepted result
     serves: Callable[[], Sequence[str] | None] = lambda: (
         None
     )  # the jobs that this host has the code of; None: any
@@ -86,6 +99,9 @@ class State:
     listener: ListenerState = "connecting"
     lease_proven: float = 0.0  # until when (monotonic) the claims stand without asking
     turns: int = 0
+    claimed: int = 0
+    claiming: bool = False  # a claim is on its way: what it brings is not in `running` yet
+    refusal: DataflowError | None = None  # why the database does not do what is wanted
     queued: int = 0
 
     work: Wake = field(default_factory=Wake)  # scheduler: look for work
@@ -103,7 +119,12 @@ class State:
 
     @property
     def places(self) -> int:
-        return 0 if self.paused or self.draining else max(0, self.limit - len(self.running))
+        return 0 if self.paused or self.draining or self.is_sated else max(0, self.limit - len(self.running))
+
+    @property
+    def is_sated(self) -> bool:
+        """A person who wants one run has got it."""
+        return self.wanted is not None and not self.wanted.every and self.claimed > 0
 
     @property
     def poll_seconds(self) -> float:

@@ -16,12 +16,12 @@ import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import anyio
 import anyio.to_thread
 
-from dataflowd import supervise
+from dataflowd import account, supervise
 from dataflowd.attempt import done, failed, returned
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
@@ -55,7 +55,10 @@ class Program:
 
 
 class CommandEngine:
-    def __init__(self, settings: Settings, declared: Declared, orders: Orders) -> None:
+    def __init__(
+        self, settings: Settings, declared: Declared, orders: Orders, echo: BinaryIO | None = None
+    ) -> None:
+        self._echo = echo  # where a person reads along
         self._settings = settings
         self._declared = declared
         self._orders = orders
@@ -95,7 +98,7 @@ class CommandEngine:
                 "run the daemon with --engine spark",
             )
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        return Program(tuple(job.code), inherited)
+        return Program(tuple(job.code), inherited | account.environment(self._settings.runner_user))
 
     async def _execute(
         self, attempt: Attempt, order: Order, program: Program, directory: Path, on_start: Callable[[], None]
@@ -108,7 +111,7 @@ class CommandEngine:
             "key": KeySource.of(self._settings).document(),
         }
         log = log_path(self._settings.effective_log_dir, attempt)
-        ended = await _become(document, Path(order.directory), log, reader, on_start)
+        ended = await self._become(document, Path(order.directory), log, reader, on_start)
         if ended.code == EX_TEMPFAIL:
             return failed(attempt, "RETRY_LATER", _said(ended), retry=True, usage=ended.usage)
         if ended.code != 0:
@@ -117,36 +120,37 @@ class CommandEngine:
         made = await anyio.to_thread.run_sync(publish, order, report)
         return done(attempt, usage=ended.usage, **made)
 
-
-async def _become(
-    document: dict[str, Any], cwd: Path, log: Path, reader: Reader, on_start: Callable[[], None]
-) -> supervise.Exit:
-    """Raises the fault that the process tells instead of becoming the script."""
-    said, begun = bytearray(), anyio.Event()
-    with _order_file(document) as order_file, _pipe() as (receive, send):
-        child = supervise.spawn(
-            [sys.executable, "-I", "-m", "dataflowd.script", str(order_file), str(send.fileno())],
-            env={"PATH": os.environ.get("PATH", os.defpath)},
-            cwd=cwd,
-            log_path=log,
-            pass_fds=(order_file, send.fileno()),
-        )
-        send.close()
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(_watch, reader, child)
-                group.start_soon(_beginning, receive.fileno(), said, begun, on_start)
-                ended = await child.wait()
-                group.cancel_scope.cancel()
-        except anyio.get_cancelled_exc_class():
-            await child.terminate(GRACE_SECONDS)
-            raise
-        said += _rest(receive.fileno())
-    if said:
-        raise AttemptError(**json.loads(said))
-    if not begun.is_set():
-        on_start()
-    return ended
+    async def _become(
+        self, document: dict[str, Any], cwd: Path, log: Path, reader: Reader, on_start: Callable[[], None]
+    ) -> supervise.Exit:
+        """Raises the fault that the process tells instead of becoming the script."""
+        said, begun = bytearray(), anyio.Event()
+        with _order_file(document) as order_file, _pipe() as (receive, send):
+            child = supervise.spawn(
+                [sys.executable, "-I", "-m", "dataflowd.script", str(order_file), str(send.fileno())],
+                env={"PATH": os.environ.get("PATH", os.defpath)},
+                cwd=cwd,
+                log_path=log,
+                echo=self._echo,
+                user=self._settings.runner_user,
+                pass_fds=(order_file, send.fileno()),
+            )
+            send.close()
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(_watch, reader, child)
+                    group.start_soon(_beginning, receive.fileno(), said, begun, on_start)
+                    ended = await child.wait()
+                    group.cancel_scope.cancel()
+            except anyio.get_cancelled_exc_class():
+                await child.terminate(GRACE_SECONDS)
+                raise
+            said += _rest(receive.fileno())
+        if said:
+            raise AttemptError(**json.loads(said))
+        if not begun.is_set():
+            on_start()
+        return ended
 
 
 def _said(ended: supervise.Exit) -> str:
@@ -213,6 +217,7 @@ def _scratch(settings: Settings) -> Iterator[Path]:
     parent.mkdir(parents=True, exist_ok=True)
     directory = Path(tempfile.mkdtemp(prefix=f"command-{os.getpid()}-", dir=parent))
     try:
+        account.give(directory, settings.runner_user)
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)

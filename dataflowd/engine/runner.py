@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from dataflowd import log, supervise
+from dataflowd import account, log, supervise
 from dataflowd.keyfile import KeySource
 from dataflowd.runner import secrets as credentials
 from dataflowd.runner import session, submitted, wire
@@ -147,13 +147,17 @@ class Runner:
         directory = _directory(settings)
         token = secrets.token_urlsafe(32)
         listener = _listen(directory / "socket")
+        account.give(directory / "socket", settings.runner_user)
         try:
             argv, env = _command(self.reuse, settings, spark, java, directory, token)
             log_path = settings.effective_log_dir / "runners" / f"{directory.name}.log"
-            self._child = supervise.spawn(argv, env=env, cwd=directory, log_path=log_path)
+            self._child = supervise.spawn(
+                argv, env=env, cwd=directory, log_path=log_path, user=settings.runner_user
+            )
             _log.info("runner.started", pid=self._child.pid, reuse=self.reuse, slots=self.slots)
             async with anyio.create_task_group() as group:
-                group.start_soon(self._serve, listener, token, self._child)
+                uid = account.uid_of(settings.runner_user)
+                group.start_soon(self._serve, listener, token, self._child, uid)
                 group.start_soon(self._watch, self._child, settings.runner_silence)
                 self.exit = await self._child.wait()
                 group.cancel_scope.cancel()
@@ -174,10 +178,10 @@ class Runner:
             for pending in self.pending.values():
                 pending.ended.set()
 
-    async def _serve(self, listener: socket.socket, token: str, child: supervise.Child) -> None:
+    async def _serve(self, listener: socket.socket, token: str, child: supervise.Child, uid: int) -> None:
         try:
             with anyio.fail_after(CONNECT_SECONDS):
-                connection = await self._accept(listener, child)
+                connection = await self._accept(listener, child, uid)
             await self._read(connection, token)
         except (wire.WireError, TimeoutError, OSError) as error:
             _log.warning("runner.refused", pid=child.pid, error=str(error) or type(error).__name__)
@@ -202,15 +206,15 @@ class Runner:
             await _first_of(pong, self.ended)
         return pong.is_set()
 
-    async def _accept(self, listener: socket.socket, child: supervise.Child) -> socket.socket:
-        """Whoever is not of our user and of the child's session is turned away."""
+    async def _accept(self, listener: socket.socket, child: supervise.Child, uid: int) -> socket.socket:
+        """Whoever is not of the runners' user and of the child's session is turned away."""
         loop = asyncio.get_running_loop()
         while True:
             connection, _ = await loop.sock_accept(listener)
             connection.setblocking(False)
             who = wire.peer(connection)
             with suppress(ProcessLookupError):
-                if who.uid == os.geteuid() and os.getsid(who.pid) == child.pid:
+                if who.uid == uid and os.getsid(who.pid) == child.pid:
                     return connection
             _log.warning("runner.stranger", pid=who.pid, uid=who.uid)
             connection.close()
@@ -264,7 +268,9 @@ def _directory(settings: Settings) -> Path:
     if len(os.fsencode(parent)) + len("/runner-12345678/socket") > SOCKET_PATH_BYTES:
         parent = Path(tempfile.gettempdir())
     parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f"runner-{os.getpid()}-", dir=parent))
+    directory = Path(tempfile.mkdtemp(prefix=f"runner-{os.getpid()}-", dir=parent))
+    account.give(directory, settings.runner_user)
+    return directory
 
 
 def _listen(path: Path) -> socket.socket:
@@ -286,6 +292,7 @@ def _command(  # noqa: PLR0913, PLR0917 - a process has that many sides
     """Nothing of the daemon's environment is inherited but what is named: its DSN is there, and job code would see it."""
     conf = session.configuration(spark, settings.master, str(directory))
     env = {name: os.environ[name] for name in INHERITED if name in os.environ} | dict(java)
+    env |= account.environment(settings.runner_user)
     env |= {
         "TMPDIR": str(directory),
         "PYSPARK_PYTHON": sys.executable,

@@ -16,7 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.masking import mask
+from dataflowd.masking import hidden, mask
 from dataflowd.order import Order
 from dataflowd.runner import output, session, wire
 from dataflowd.runner.execute import execute
@@ -48,13 +48,25 @@ class Reporter:
 
     def result(self, document: dict[str, Any]) -> None:
         try:
-            self._send("result", result=document)
+            self._send("result", result=_masked(document))
         except wire.WireError as error:
             failed = {"outcome": "FAILED", "code": "RESULT_TOO_LARGE", "error": str(error), "retry": False}
             self._send("result", result=failed)
 
     def _send(self, kind: str, **values: Any) -> None:
         self._link.send({"type": kind, "attempt": self._attempt, **values})
+
+
+def _masked(value: Any) -> Any:
+    """Without the passwords that were opened here; names, numbers and places stay."""
+    match value:
+        case str():
+            return hidden(value)
+        case dict():
+            return {key: _masked(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_masked(item) for item in value]
+    return value
 
 
 class Work:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dataflowd
+from dataflowd.errors import DataflowError
 from dataflowd.faults import AttemptError
 from dataflowd.masking import mask
 
@@ -26,6 +27,8 @@ def fault(error: BaseException) -> AttemptError:
     """The error as it is stored: code, message, and the author's own frames."""
     if isinstance(error, AttemptError):
         return error
+    if isinstance(error, DataflowError):
+        return AttemptError(error.code, error.message, error.remedy)
     if isinstance(error, CancelledError):
         return AttemptError("CANCELLED", "the attempt was cancelled while the job's code ran")
     if isinstance(error, SystemExit):

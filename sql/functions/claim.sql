@@ -252,6 +252,105 @@ BEGIN
     SELECT array_agg(t.jobid), array_agg(t.dataid) INTO jobids, dataids FROM taken t, (SELECT count(*) FROM marked) AS all_marked;
 END $$;
 
+-- The environment of the daemon that this session belongs to.
+CREATE OR REPLACE FUNCTION dataflow._leased(daemon text, incarnation uuid) RETURNS text
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    daemon_environment text;
+BEGIN
+    SELECT d.environment INTO daemon_environment FROM dataflow.daemon d
+        WHERE d.daemon = _leased.daemon AND d.incarnation = _leased.incarnation AND d.stopped IS NULL AND d.lease_until > clock_timestamp()
+            AND d.session_pid = pg_backend_pid();
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'daemon % holds no lease in this session', _leased.daemon USING ERRCODE = 'DF409',
+            HINT = 'register_daemon() first, and retake() after a reconnect';
+    END IF;
+    RETURN daemon_environment;
+END $$;
+
+-- Judges runs whose chunks are locked, and makes attempts of those that may run; all of them, if they are forced. What
+-- the planner is to do is said by the callers.
+CREATE OR REPLACE FUNCTION dataflow._take(daemon text, incarnation uuid, jobids text[], dataids text[], forced boolean) RETURNS TABLE (
+    attempt bigint,
+    token uuid,
+    jobid text,
+    dataid text,
+    number integer,
+    tag text,
+    inputs jsonb,
+    params jsonb,
+    timeout_seconds double precision
+)
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    step_aside constant interval := '5 seconds';
+BEGIN
+    RETURN QUERY
+    WITH judged AS MATERIALIZED (
+        SELECT e.*, CASE WHEN NOT _take.forced THEN coalesce(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) END AS reason
+        FROM dataflow._evaluate(jobids, dataids) AS e
+    ), turned_away AS (
+        DELETE FROM dataflow.work w USING judged j
+        WHERE j.reason IS NOT NULL AND w.jobid = j.jobid AND w.dataid = j.dataid
+    ), told AS (
+        INSERT INTO dataflow.event (kind, jobid, dataid, code, reason)
+        SELECT 'refused', j.jobid, j.dataid, CASE
+            WHEN j.not_ready IS NOT NULL THEN 'DATA_NOT_READY' WHEN j.wrong_data IS NOT NULL THEN 'WRONG_DATA'
+            WHEN j.invalid_path IS NOT NULL THEN 'INVALID_PATH' WHEN j.not_validated IS NOT NULL THEN 'NOT_VALIDATED' ELSE 'LOCKED' END, j.reason
+        FROM judged j WHERE j.reason IS NOT NULL
+    ), guarded AS MATERIALIZED (
+        -- A session's own lock does not keep the session out, and that of a daemon which lost its connection is gone; that the
+        -- runner has ended, the daemon says with let_go. It stops it when its lease ends, at the latest.
+        SELECT j.*, CASE WHEN last.outcome = 'CANCELLED' AND NOT last.let_go AND EXISTS (
+                SELECT FROM dataflow.daemon d WHERE d.daemon = last.daemon AND d.incarnation = last.incarnation
+                    AND (d.incarnation = _take.incarnation OR (d.stopped IS NULL AND d.lease_until > clock_timestamp()))) THEN false
+            ELSE pg_try_advisory_lock(dataflow._run_lock(j.jobid, j.dataid)) END AS mine,
+            last.number, last.outcome, last.code, last.tries, last.lost
+        FROM judged j
+        -- not the one that the chunk names: a chunk may be deleted, its attempts stay
+        LEFT JOIN LATERAL (
+            SELECT a.number, a.outcome, a.code, a.tries, a.lost, a.let_go, a.daemon, a.incarnation FROM dataflow.attempt a
+            WHERE a.jobid = j.jobid AND a.dataid = j.dataid ORDER BY a.number DESC LIMIT 1
+        ) AS last ON true
+        WHERE j.reason IS NULL
+    ), aside AS (
+        UPDATE dataflow.work w SET not_before = now() + step_aside FROM guarded g
+        WHERE NOT g.mine AND w.jobid = g.jobid AND w.dataid = g.dataid
+    ), taken AS (
+        DELETE FROM dataflow.work w USING guarded g WHERE g.mine AND w.jobid = g.jobid AND w.dataid = g.dataid
+        RETURNING w.jobid, w.dataid
+    ), attempts AS (
+        INSERT INTO dataflow.attempt AS a (jobid, dataid, number, tries, lost, daemon, incarnation, tag, forced, inputs, answers)
+        SELECT g.jobid, g.dataid, coalesce(g.number, 0) + 1,
+            -- what asked for a later time has not spent a try
+            CASE WHEN g.outcome = 'FAILED' AND g.out_status = 'FAILED' THEN g.tries + (g.code <> 'RETRY_LATER')::int
+                WHEN g.outcome IN ('LOST', 'RETURNED') THEN g.tries ELSE 1 END,
+            -- who lost too many runners has failed, and is here because he was resubmitted
+            CASE WHEN g.outcome = 'LOST' AND g.lost + 1 < k.max_lost THEN g.lost + 1 WHEN g.outcome = 'RETURNED' THEN g.lost ELSE 0 END,
+            _take.daemon, _take.incarnation, 'dataflow-' || gen_random_uuid(), _take.forced, coalesce(g.inputs, '{}'),
+            jsonb_build_object('ready', g.not_ready IS NULL, 'right_data', g.wrong_data IS NULL, 'right_place', g.invalid_path IS NULL,
+                'validated', g.not_validated IS NULL, 'safe', g.locked IS NULL)
+        FROM guarded g JOIN dataflow.job k ON k.jobid = g.jobid WHERE g.mine
+        RETURNING a.attempt, a.token, a.jobid, a.dataid, a.number, a.tag, a.inputs
+    ), locks AS (
+        INSERT INTO dataflow.datastatus AS s (datasetid, dataid, locktype, jobid, run, status, attempt, version, sortkey)
+        SELECT o.datasetid, a.dataid, 'OUT', a.jobid, a.dataid, 'RUNNING', a.attempt, 0, dataflow._ordered(d.ordering, a.dataid)
+        FROM attempts a JOIN dataflow.job_output o ON o.jobid = a.jobid JOIN dataflow.dataset d ON d.datasetid = o.datasetid
+        UNION ALL
+        SELECT split_part(i.key, '/', 1), split_part(i.key, '/', 2), 'IN', a.jobid, a.dataid, 'RUNNING', a.attempt, i.value::int, ''
+        FROM attempts a, jsonb_each_text(a.inputs) AS i
+        ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
+            status = 'RUNNING', attempt = excluded.attempt, modified = now(), code = NULL, reason = NULL, held_from = NULL,
+            version = CASE s.locktype WHEN 'IN' THEN excluded.version ELSE s.version END
+    )
+    SELECT a.attempt, a.token, a.jobid::text, a.dataid::text, a.number, a.tag, a.inputs, j.params, extract(epoch FROM j.timeout)::double precision
+    FROM attempts a JOIN dataflow.job j ON j.jobid = a.jobid;
+END $$;
+
 CREATE OR REPLACE FUNCTION dataflow.claim(daemon text, incarnation uuid, want integer) RETURNS TABLE (
     attempt bigint,
     token uuid,
@@ -288,13 +387,7 @@ DECLARE
 BEGIN
     PERFORM dataflow._forget_small_plans();
     PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
-    SELECT d.environment INTO daemon_environment FROM dataflow.daemon d
-        WHERE d.daemon = claim.daemon AND d.incarnation = claim.incarnation AND d.stopped IS NULL AND d.lease_until > clock_timestamp()
-            AND d.session_pid = pg_backend_pid();
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'daemon % holds no lease in this session', claim.daemon USING ERRCODE = 'DF409',
-            HINT = 'register_daemon() first, and retake() after a reconnect';
-    END IF;
+    daemon_environment := dataflow._leased(claim.daemon, claim.incarnation);
     PERFORM dataflow.settle(settled_per_claim);
     UPDATE dataflow.work w SET not_before = NULL
     FROM (SELECT l.jobid, l.dataid FROM dataflow.work l WHERE l.not_before <= now() FOR UPDATE SKIP LOCKED) AS due
@@ -338,65 +431,72 @@ BEGIN
         RETURN;
     END IF;
 
-    RETURN QUERY
-    WITH judged AS MATERIALIZED (
-        SELECT e.*, coalesce(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) AS reason
-        FROM dataflow._evaluate(jobids, dataids) AS e
-    ), turned_away AS (
-        DELETE FROM dataflow.work w USING judged j
-        WHERE j.reason IS NOT NULL AND w.jobid = j.jobid AND w.dataid = j.dataid
-    ), told AS (
-        INSERT INTO dataflow.event (kind, jobid, dataid, code, reason)
-        SELECT 'refused', j.jobid, j.dataid, CASE
-            WHEN j.not_ready IS NOT NULL THEN 'DATA_NOT_READY' WHEN j.wrong_data IS NOT NULL THEN 'WRONG_DATA'
-            WHEN j.invalid_path IS NOT NULL THEN 'INVALID_PATH' WHEN j.not_validated IS NOT NULL THEN 'NOT_VALIDATED' ELSE 'LOCKED' END, j.reason
-        FROM judged j WHERE j.reason IS NOT NULL
-    ), guarded AS MATERIALIZED (
-        -- A session's own lock does not keep the session out, and that of a daemon which lost its connection is gone; that the
-        -- runner has ended, the daemon says with let_go. It stops it when its lease ends, at the latest.
-        SELECT j.*, CASE WHEN last.outcome = 'CANCELLED' AND NOT last.let_go AND EXISTS (
-                SELECT FROM dataflow.daemon d WHERE d.daemon = last.daemon AND d.incarnation = last.incarnation
-                    AND (d.incarnation = claim.incarnation OR (d.stopped IS NULL AND d.lease_until > clock_timestamp()))) THEN false
-            ELSE pg_try_advisory_lock(dataflow._run_lock(j.jobid, j.dataid)) END AS mine,
-            last.number, last.outcome, last.code, last.tries, last.lost
-        FROM judged j
-        -- not the one that the chunk names: a chunk may be deleted, its attempts stay
-        LEFT JOIN LATERAL (
-            SELECT a.number, a.outcome, a.code, a.tries, a.lost, a.let_go, a.daemon, a.incarnation FROM dataflow.attempt a
-            WHERE a.jobid = j.jobid AND a.dataid = j.dataid ORDER BY a.number DESC LIMIT 1
-        ) AS last ON true
-        WHERE j.reason IS NULL
-    ), aside AS (
-        UPDATE dataflow.work w SET not_before = now() + step_aside FROM guarded g
-        WHERE NOT g.mine AND w.jobid = g.jobid AND w.dataid = g.dataid
-    ), taken AS (
-        DELETE FROM dataflow.work w USING guarded g WHERE g.mine AND w.jobid = g.jobid AND w.dataid = g.dataid
-        RETURNING w.jobid, w.dataid
-    ), attempts AS (
-        INSERT INTO dataflow.attempt AS a (jobid, dataid, number, tries, lost, daemon, incarnation, tag, inputs, answers)
-        SELECT g.jobid, g.dataid, coalesce(g.number, 0) + 1,
-            -- what asked for a later time has not spent a try
-            CASE WHEN g.outcome = 'FAILED' AND g.out_status = 'FAILED' THEN g.tries + (g.code <> 'RETRY_LATER')::int
-                WHEN g.outcome IN ('LOST', 'RETURNED') THEN g.tries ELSE 1 END,
-            -- who lost too many runners has failed, and is here because he was resubmitted
-            CASE WHEN g.outcome = 'LOST' AND g.lost + 1 < k.max_lost THEN g.lost + 1 WHEN g.outcome = 'RETURNED' THEN g.lost ELSE 0 END,
-            claim.daemon, claim.incarnation, 'dataflow-' || gen_random_uuid(), g.inputs,
-            jsonb_build_object('ready', true, 'right_data', true, 'right_place', true, 'validated', true, 'safe', true)
-        FROM guarded g JOIN dataflow.job k ON k.jobid = g.jobid WHERE g.mine
-        RETURNING a.attempt, a.token, a.jobid, a.dataid, a.number, a.tag, a.inputs
-    ), locks AS (
-        INSERT INTO dataflow.datastatus AS s (datasetid, dataid, locktype, jobid, run, status, attempt, version, sortkey)
-        SELECT o.datasetid, a.dataid, 'OUT', a.jobid, a.dataid, 'RUNNING', a.attempt, 0, dataflow._ordered(d.ordering, a.dataid)
-        FROM attempts a JOIN dataflow.job_output o ON o.jobid = a.jobid JOIN dataflow.dataset d ON d.datasetid = o.datasetid
-        UNION ALL
-        SELECT split_part(i.key, '/', 1), split_part(i.key, '/', 2), 'IN', a.jobid, a.dataid, 'RUNNING', a.attempt, i.value::int, ''
-        FROM attempts a, jsonb_each_text(a.inputs) AS i
-        ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
-            status = 'RUNNING', attempt = excluded.attempt, modified = now(), code = NULL, reason = NULL,
-            version = CASE s.locktype WHEN 'IN' THEN excluded.version ELSE s.version END
-    )
-    SELECT a.attempt, a.token, a.jobid::text, a.dataid::text, a.number, a.tag, a.inputs, j.params, extract(epoch FROM j.timeout)::double precision
-    FROM attempts a JOIN dataflow.job j ON j.jobid = a.jobid;
+    RETURN QUERY SELECT * FROM dataflow._take(claim.daemon, claim.incarnation, jobids, dataids, false);
 END $$;
 COMMENT ON FUNCTION dataflow.claim(text, uuid, integer) IS
     'Takes up to so many ready runs, within every limit, and returns their attempts. Only the session that registered the daemon may call it';
+
+-- One run, named by a person. Forced, it runs although questions are answered no; never while somebody writes the same
+-- chunk, and never in another environment than its datasets'.
+CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean DEFAULT false) RETURNS TABLE (
+    attempt bigint,
+    token uuid,
+    jobid text,
+    dataid text,
+    number integer,
+    tag text,
+    inputs jsonb,
+    params jsonb,
+    timeout_seconds double precision
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    daemon_environment text;
+    stopper text;
+    noes text;
+BEGIN
+    PERFORM dataflow._known_job(claim_run.of_job);
+    PERFORM dataflow._checked_dataid(claim_run.of_dataid);
+    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    daemon_environment := dataflow._leased(claim_run.daemon, claim_run.incarnation);
+    SELECT format('dataset %s belongs to environment %s, and this host works for %s', d.datasetid, d.environment, daemon_environment) INTO stopper
+        FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid
+        WHERE o.jobid = claim_run.of_job AND d.environment <> daemon_environment LIMIT 1;
+    IF stopper IS NOT NULL THEN
+        RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF409', HINT = 'run it on a host of that environment';
+    END IF;
+    SELECT CASE WHEN c.paused THEN c.scope || ' is paused' ELSE format('the limit of %s attempts of %s is reached', c.concurrency, c.scope) END INTO stopper
+        FROM dataflow.control c
+        WHERE c.scope IN ('global', 'job:' || claim_run.of_job) AND (c.paused OR c.concurrency <= (
+            SELECT count(*) FROM dataflow.attempt a WHERE a.ended IS NULL AND (c.scope = 'global' OR a.jobid = claim_run.of_job))) LIMIT 1;
+    IF stopper IS NOT NULL THEN
+        RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait, or see `dataflowctl concurrency` and `dataflowctl resume`';
+    END IF;
+    -- As in a claim, the chunks are locked before they are judged.
+    PERFORM FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid
+        WHERE o.jobid = claim_run.of_job AND s.dataid = claim_run.of_dataid AND s.locktype = 'OUT' ORDER BY s.datasetid FOR UPDATE OF s;
+    PERFORM FROM dataflow._inputs(claim_run.of_job, claim_run.of_dataid) AS i JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid
+        WHERE s.locktype = 'OUT' ORDER BY s.datasetid, s.dataid FOR SHARE OF s;
+    SELECT format('attempt %s of daemon %s is at it', a.attempt, a.daemon) INTO stopper FROM dataflow.attempt a
+        WHERE a.jobid = claim_run.of_job AND a.dataid = claim_run.of_dataid AND a.ended IS NULL;
+    IF stopper IS NOT NULL THEN
+        RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait for it, or `dataflowctl cancel` it';
+    END IF;
+    IF forced THEN
+        SELECT string_agg(format('%s: %s', q.code, q.detail), '; ' ORDER BY q.number) INTO noes
+            FROM dataflow.five_questions(claim_run.of_job, claim_run.of_dataid) AS q WHERE NOT q.answer;
+        INSERT INTO dataflow.event (kind, jobid, dataid, code, reason)
+        VALUES ('status', claim_run.of_job, claim_run.of_dataid, 'FORCED', coalesce(noes, 'every question was answered yes'));
+    END IF;
+    RETURN QUERY SELECT * FROM dataflow._take(
+        claim_run.daemon, claim_run.incarnation, ARRAY[claim_run.of_job], ARRAY[claim_run.of_dataid], claim_run.forced);
+END $$;
+COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean) IS
+    'Takes one run that a person has named, within the limits; nothing is returned if it may not run. forced: also if questions are answered no, which the attempt and the history keep';

@@ -570,7 +570,7 @@ BEGIN
     ) AS k;
     RETURN QUERY
     WITH judged AS MATERIALIZED (
-        SELECT e.* FROM dataflow._evaluate(array_fill(blockers.jobid, ARRAY[cardinality(dataids)]), dataids) AS e
+        SELECT e.* FROM dataflow._evaluate(array_fill(blockers.jobid, ARRAY[coalesce(cardinality(dataids), 0)]), coalesce(dataids, '{}')) AS e
         WHERE e.out_status IS NULL OR e.out_status NOT IN ('READY', 'RUNNING')
     ), kept AS (
         SELECT 'DATA_NOT_READY' AS code, i.datasetid || CASE WHEN o.jobid IS NULL THEN '' ELSE ' (made by ' || o.jobid || ')' END AS what, j.dataid, j.sortkey,

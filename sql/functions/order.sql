@@ -11,44 +11,75 @@ SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
 SET enable_memoize = off
-SET enable_bitmapscan = off
-SET join_collapse_limit = 1
 SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
     mine record;
-    inputs jsonb;
-    outputs jsonb;
 BEGIN
-    SELECT a.jobid, a.dataid, a.inputs INTO mine FROM dataflow.attempt a
+    SELECT a.jobid, a.dataid, a.inputs, a.forced INTO mine FROM dataflow.attempt a
         WHERE a.attempt = work_order.attempt AND a.token = work_order.token AND a.ended IS NULL;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    -- The version that the claim has named, not the newest: what the attempt was given is what it reads.
-    SELECT coalesce(jsonb_object_agg(c.datasetid, jsonb_build_object('dataset', c.dataset, 'chunks', c.chunks)), '{}') INTO inputs FROM (
-        SELECT d.datasetid, dataflow._described(d) AS dataset, jsonb_agg(jsonb_build_object(
+    RETURN dataflow._order(mine.jobid, mine.dataid, mine.inputs) || jsonb_build_object('forced', mine.forced);
+END $$;
+COMMENT ON FUNCTION dataflow.work_order(bigint, uuid) IS
+    'All that a runner needs to know about an attempt''s inputs and outputs; NULL: the attempt is fenced, stop';
+
+CREATE OR REPLACE FUNCTION dataflow.preview_order(jobid text, dataid text) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    inputs jsonb;
+BEGIN
+    PERFORM dataflow._known_job(preview_order.jobid);
+    PERFORM dataflow._checked_dataid(preview_order.dataid);
+    SELECT coalesce(jsonb_object_agg(i.datasetid || '/' || i.dataid, coalesce(s.version, 0)), '{}') INTO inputs
+        FROM dataflow._inputs(preview_order.jobid, preview_order.dataid) AS i
+        LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
+        WHERE i.dataid IS NOT NULL;
+    RETURN dataflow._order(preview_order.jobid, preview_order.dataid, inputs) || jsonb_build_object('params', (
+        SELECT j.params FROM dataflow.job j WHERE j.jobid = preview_order.jobid));
+END $$;
+COMMENT ON FUNCTION dataflow.preview_order(text, text) IS
+    'What an attempt of this run would be told now, with the job''s parameters; whether it may run is not asked';
+
+-- The versions that are named, not the newest: what an attempt was given is what it reads. An input of which it was given
+-- nothing (it was forced) is described without chunks.
+CREATE OR REPLACE FUNCTION dataflow._order(jobid text, dataid text, inputs jsonb) RETURNS jsonb
+LANGUAGE plpgsql STABLE
+AS $$
+#variable_conflict use_column
+DECLARE
+    sources jsonb;
+    outputs jsonb;
+BEGIN
+    SELECT coalesce(jsonb_object_agg(c.datasetid, jsonb_build_object('dataset', c.dataset, 'chunks', c.chunks)), '{}') INTO sources FROM (
+        SELECT d.datasetid, dataflow._described(d) AS dataset, coalesce(jsonb_agg(jsonb_build_object(
             'dataid', k.dataid, 'version', k.version, 'location', coalesce(m.location, replace(d.location, '{dataid}', k.dataid)),
-            'files', m.files, 'rows', m.rows, 'validated', coalesce(s.validated, true)) ORDER BY s.sortkey, k.dataid) AS chunks
-        FROM jsonb_each_text(mine.inputs) AS i
-        CROSS JOIN LATERAL (
-            SELECT split_part(i.key, '/', 1) AS datasetid, split_part(i.key, '/', 2) AS dataid, i.value::integer AS version
-        ) AS k
-        JOIN dataflow.dataset d ON d.datasetid = k.datasetid
-        LEFT JOIN dataflow.datastatus s ON s.datasetid = k.datasetid AND s.dataid = k.dataid AND s.locktype = 'OUT'
-        LEFT JOIN dataflow.manifest m ON m.datasetid = k.datasetid AND m.dataid = k.dataid AND m.version = k.version
+            'files', m.files, 'rows', m.rows, 'validated', coalesce(s.validated, true)) ORDER BY s.sortkey, k.dataid)
+            FILTER (WHERE k.dataid IS NOT NULL), '[]') AS chunks
+        FROM dataflow.job_input i
+        JOIN dataflow.dataset d ON d.datasetid = i.datasetid
+        LEFT JOIN LATERAL (
+            SELECT split_part(g.key, '/', 2) AS dataid, g.value::integer AS version
+            FROM jsonb_each_text(_order.inputs) AS g WHERE split_part(g.key, '/', 1) = i.datasetid
+        ) AS k ON true
+        LEFT JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.dataid = k.dataid AND s.locktype = 'OUT'
+        LEFT JOIN dataflow.manifest m ON m.datasetid = d.datasetid AND m.dataid = k.dataid AND m.version = k.version
+        WHERE i.jobid = _order.jobid
         GROUP BY d.datasetid
     ) AS c;
     SELECT coalesce(jsonb_object_agg(d.datasetid, jsonb_build_object('dataset', dataflow._described(d), 'location', d.location)), '{}')
     INTO outputs
-    FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = mine.jobid;
-    RETURN jsonb_build_object('inputs', inputs, 'outputs', outputs, 'resolved', coalesce((
+    FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = _order.jobid;
+    RETURN jsonb_build_object('inputs', sources, 'outputs', outputs, 'resolved', coalesce((
         SELECT jsonb_agg(jsonb_build_object('mark', q.details ->> 'mark', 'repaired', q.resolution -> 'repaired') ORDER BY q.itemid)
-        FROM dataflow.quarantine q WHERE q.jobid = mine.jobid AND q.dataid = mine.dataid AND q.is_resolved AND q.details ? 'mark'), '[]'));
+        FROM dataflow.quarantine q WHERE q.jobid = _order.jobid AND q.dataid = _order.dataid AND q.is_resolved AND q.details ? 'mark'), '[]'));
 END $$;
-COMMENT ON FUNCTION dataflow.work_order(bigint, uuid) IS
-    'All that a runner needs to know about an attempt''s inputs and outputs; NULL: the attempt is fenced, stop';
 
 CREATE OR REPLACE FUNCTION dataflow._described(d dataflow.dataset) RETURNS jsonb
 LANGUAGE sql STABLE

@@ -31,7 +31,7 @@ GRANT EXECUTE ON FUNCTION
 
 GRANT SELECT ON dataflow.daemons, dataflow.limits, dataflow.jobs, dataflow.datasets, dataflow.keys TO dataflow_reader;
 GRANT EXECUTE ON FUNCTION
-    dataflow.sealing_key(),
+    dataflow.sealing_key(), dataflow.preview_order(text, text),
     dataflow.causes(text), dataflow.rates(), dataflow.overview(text),
     dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer), dataflow.chunk_map(text, integer, text, text),
     dataflow.runs(text, boolean, timestamptz, integer), dataflow.attempts(text, text), dataflow.run_state(text, text),
@@ -58,7 +58,8 @@ GRANT SELECT ON dataflow.daemon TO dataflow_daemon;
 GRANT EXECUTE ON FUNCTION
     dataflow.register_daemon(text, text, integer, interval, text, text), dataflow.serve_jobs(text, uuid, text[]),
     dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid),
-    dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.claim(text, uuid, integer), dataflow.started(bigint, uuid),
+    dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.claim(text, uuid, integer),
+    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.started(bigint, uuid),
     dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),
     dataflow.tick(timestamptz), dataflow.fold_counters(), dataflow.ready(text, text[], boolean, text), dataflow.work_order(bigint, uuid),
     dataflow.code_version(text, text, text), dataflow.collect(text[], text[], bigint[], interval, interval, boolean)

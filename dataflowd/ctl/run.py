@@ -1,0 +1,282 @@
+"""Run a job here and now: run, force; and what its script would find: env.
+
+A run in the foreground is a daemon of its own that wants one thing: the same claim, the same engines, the same finish.
+Its exit status says how it went, as the wrappers of scripts expect.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dataflowd.ctl import options
+from dataflowd.ctl.ask import ask, call, connected, explain
+from dataflowd.ctl.output import say
+from dataflowd.ctl.setup import settings_of
+from dataflowd.ctl.show import as_json, cell, confirm, first_line
+
+if TYPE_CHECKING:
+    from dataflowd.attempt import Attempt, Result
+    from dataflowd.daemon.state import Wanted
+    from dataflowd.declared import Declared
+    from dataflowd.settings import Settings
+
+JobOrScript = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="Name of the job, or path of its script: ./load.sh runs the job load."
+    ),
+]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (run, force, env):
+        options.add(app, command)
+
+
+def run(  # noqa: PLR0913 - each is an option of the command
+    context: typer.Context,
+    job: JobOrScript,
+    *,
+    every: Annotated[
+        bool, typer.Option("--all", help="Catch up: everything of the job that is ready.")
+    ] = False,
+    dataid: Annotated[str | None, typer.Option(help="This chunk; default: the next.")] = None,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Run the next chunk of a job here, in the foreground, without a daemon; what it says is shown.
+
+    The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops it
+    and gives it back. Exit status: 0 done, 1 it failed, 10 to 14 the question that is answered no.
+
+    Examples:
+    dataflowctl run ./load.sh               the script of the job load, on the next chunk
+    dataflowctl run ./load.sh --all         on all that are ready
+    dataflowctl run clean_orders --dataid 2026-01-31
+    """
+    from dataflowd.daemon.state import Wanted
+
+    if every and dataid is not None:
+        raise typer.BadParameter("--all and --dataid exclude each other")
+    jobid = _jobid(job)
+    asked = call("five_questions", jobid=jobid, dataid=dataid) if dataid else call("next_inputs", jobid=jobid)
+    if explained:
+        explain(asked)
+    if dataid is not None:
+        _require(context, jobid, dataid)
+    foreground = _Foreground(json=json)
+    foreground.run(context, job, Wanted(jobid, dataid, every=every))
+    if not foreground.ended and not every:
+        raise _nothing(context, jobid, dataid)
+    foreground.end()
+
+
+def force(  # noqa: PLR0913
+    context: typer.Context,
+    job: JobOrScript,
+    dataid: options.Dataid,
+    *,
+    i_know: Annotated[
+        bool, typer.Option("--i-know", help="Needed where the setting production is on.")
+    ] = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Run a chunk here although a question is answered no; shows which, and asks.
+
+    What was published before is replaced when it succeeds. The attempt is marked as forced, with the answers that it was
+    run against, and the history keeps who did it. Never forced are two writers of one chunk, locations outside the
+    allowed roots, and another environment.
+
+    Examples:
+    dataflowctl force clean_orders 2026-01-31
+    """
+    from dataflowd.daemon.state import Wanted
+    from dataflowd.errors import NotAllowedError
+
+    jobid = _jobid(job)
+    asked = call("five_questions", jobid=jobid, dataid=dataid)
+    if explained:
+        explain(
+            asked,
+            call(
+                "daemon_claim_run", daemon="...", incarnation="...", jobid=jobid, dataid=dataid, forced=True
+            ),
+        )
+    settings = settings_of(context)
+    if settings.production and not i_know:
+        raise NotAllowedError(
+            f"environment {settings.environment} is production: nothing is forced there by habit",
+            "find out with `dataflowctl why` what keeps it; if it has to be, say --i-know",
+        )
+    noes = [row for row in ask(context, asked, explained=False) if not row["answer"]]
+    if not json:
+        for row in noes:
+            say(f"{row['number']}. {row['question']} {row['code']}: {cell(row['detail'])}")
+    confirm(f"run {jobid} {dataid} although {len(noes)} of 5 questions are answered no?", yes=yes)
+    foreground = _Foreground(json=json)
+    foreground.run(context, job, Wanted(jobid, dataid, forced=True))
+    foreground.end()
+
+
+def env(
+    context: typer.Context,
+    job: options.Job,
+    dataid: options.Dataid,
+    *,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """The variables that a script of this job would find, with secrets masked; whether it may run is not asked.
+
+    The directory of an output ends in the number of the attempt, which is 0 here.
+
+    Examples:
+    dataflowctl env load 2026-01-31
+    """
+    from dataflowd import environment
+    from dataflowd.masking import MASK
+    from dataflowd.order import Order
+
+    [row] = ask(context, call("preview_order", jobid=job, dataid=dataid), explained=explained)
+    told = {
+        "attempt": 0,
+        "jobid": job,
+        "dataid": dataid,
+        "tag": "",
+        "kind": "command",
+        "code": "",
+        "directory": "",
+    }
+    order = Order.parse(row["document"] | told)
+    secrets = environment.password_variables(order)
+    sealed = {environment.variable(dataset.name, "encryptedpass") for dataset in secrets.values()}
+    found = environment.variables(order) | dict.fromkeys([*secrets, *sealed], MASK)
+    if json:
+        as_json([{"name": name, "value": value} for name, value in sorted(found.items())])
+        return
+    for name, value in sorted(found.items()):
+        say(f"{name}={cell(value)}")
+
+
+@dataclass
+class _Foreground:
+    json: bool
+    ended: list[dict[str, Any]] = field(default_factory=list)
+
+    def run(self, context: typer.Context, job: str, wanted: Wanted) -> None:
+        from dataflowd import launcher
+
+        settings, declared = _prepared(context, job, wanted.jobid)
+        echo = sys.stderr.buffer if self.json else sys.stdout.buffer
+        sys.stdout.flush()
+        launcher.run_wanted(settings, declared, wanted, self.told, echo)
+
+    def told(self, attempt: Attempt, result: Result) -> None:
+        self.ended.append(
+            {
+                "jobid": attempt.jobid,
+                "dataid": attempt.dataid,
+                "attempt": attempt.attempt,
+                "outcome": result.outcome,
+                "code": result.code,
+                "error": result.error,
+            }
+        )
+        if not self.json:
+            code = f" {result.code}" if result.code else ""
+            why = f": {cell(first_line(result.error))}" if result.error else ""
+            say(f"{attempt.jobid} {attempt.dataid}: {result.outcome}{code}{why}")
+
+    def end(self) -> None:
+        """One run that failed for a question ends with that question's status."""
+        from dataflowd.errors import EXIT
+
+        if self.json:
+            as_json(self.ended)
+        failed = [one for one in self.ended if one["outcome"] != "DONE"]
+        if failed:
+            code = str(failed[0]["code"]) if len(self.ended) == 1 else "FAILED"
+            raise typer.Exit(EXIT.get(code, EXIT["FAILED"]))
+
+
+def _jobid(job: str) -> str:
+    return Path(job).stem if "/" in job else job
+
+
+def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, Declared]:
+    """A script that is named by its path needs no flow file: the database knows the job."""
+    from dataflowd.declared import Declared
+    from dataflowd.errors import NotFoundError
+    from dataflowd.settings import load
+
+    loaded = load(context.obj)
+    settings = loaded.settings
+    declared = Declared(settings)
+    # Ctrl-C stops what runs; what the job says is shown, what the daemon would log is not.
+    given: dict[str, Any] = {"drain_timeout": 0.0}
+    if loaded.origins["log_level"] == "default":
+        given["log_level"] = "error"
+    if "/" in job:
+        with connected(context) as connection:
+            [row] = call("declared_job", jobid=jobid).send(connection)
+        if not Path(job).is_file():
+            raise NotFoundError(f"there is no script {job}", "name it by its path")
+        if not _declares(declared, jobid, Path(job)):
+            declared.add_script(jobid, Path(job), row["config_hash"])
+    _, found = declared.job(jobid)
+    given["engine"] = "process" if found.kind == "command" else "spark"
+    return settings.model_copy(update=given), declared
+
+
+def _declares(declared: Declared, jobid: str, script: Path) -> bool:
+    """Whether a flow of this host runs that very script for the job: then it says how."""
+    from dataflowd.errors import NotFoundError
+
+    try:
+        flow, job = declared.job(jobid)
+    except NotFoundError:
+        return False
+    program = flow.directory / job.code[0]
+    return job.kind == "command" and program.exists() and program.samefile(script)
+
+
+def _require(context: typer.Context, jobid: str, dataid: str) -> None:
+    from dataflowd.faults import AttemptError
+
+    with connected(context) as connection:
+        answers = call("five_questions", jobid=jobid, dataid=dataid).send(connection)
+    for row in answers:
+        if not row["answer"]:
+            raise AttemptError(
+                row["code"], f"{jobid} {dataid}: {row['detail']}", f"dataflowctl why {jobid} {dataid}"
+            )
+
+
+def _nothing(context: typer.Context, jobid: str, dataid: str | None) -> Exception:
+    """Why nothing was run: the question that keeps most of the job's runs, or that there are none."""
+    from dataflowd.errors import EXIT
+    from dataflowd.faults import AttemptError
+
+    if dataid is not None:
+        _require(context, jobid, dataid)
+    with connected(context) as connection:
+        blockers = call("blockers", jobid=jobid).send(connection)
+    questions = [row for row in blockers if row["code"] in EXIT]
+    if not questions:
+        return AttemptError(
+            "DATA_NOT_READY",
+            f"{jobid} has nothing to do",
+            f"register data with `dataflowctl ready`, see `dataflowctl why {jobid}`",
+        )
+    return AttemptError(
+        questions[0]["code"],
+        f"{jobid} has nothing that may run: {questions[0]['detail']}",
+        questions[0]["remedy"] or "",
+    )
