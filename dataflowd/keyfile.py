@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 FORMAT = "dataflowd-key-v1"
 NOTE = "# dataflowd: private keys, one a line. Whoever reads this file can open every sealed password.\n"
-CREDENTIAL = "key"
-PASSPHRASE_CREDENTIAL = "passphrase"  # noqa: S105 - the name of a file
+CREDENTIAL = "dataflowd.key"
+PASSPHRASE_CREDENTIAL = "dataflowd.passphrase"  # noqa: S105 - the name of a file
 KEY_FILE_BYTES = 64 * 1024
 COMMAND_SECONDS = 30
 SCRYPT_COST = 16  # 2^16 blocks of 1 KiB: 64 MiB, a fifth of a second

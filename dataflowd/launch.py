@@ -10,6 +10,7 @@ import os
 import pwd
 import signal
 import sys
+import warnings  # noqa: F401 - execvp imports it, and another user may not be able to read this Python's files
 
 PR_SET_PDEATHSIG = 1
 CANNOT_EXECUTE = 126

@@ -161,14 +161,14 @@ class Settings(BaseSettings):
     key_file: Path | None = Field(
         None,
         description="file of the private keys that open sealed passwords, mode 0600; default: what key_command "
-        "prints, else the systemd credential key, else <data_dir>/key",
+        "prints, else the systemd credential dataflowd.key, else <data_dir>/key",
     )
     key_command: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list, description="program and arguments that print the private keys, without a shell"
     )
     passphrase_file: Path | None = Field(
         None,
-        description="file of the keys' passphrase, mode 0600; default: the systemd credential passphrase",
+        description="file of the keys' passphrase, mode 0600; default: the systemd credential dataflowd.passphrase",
     )
     trusted_keys: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list,

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import shutil
 import stat
+import subprocess
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +18,7 @@ import pytest
 
 from dataflowd import flow, keyfile, seal
 from tests.fix_daemon import StartDaemon, daemons, eventually
+from tests.fix_postgres import reachable_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -266,6 +272,50 @@ def test_a_script_that_cannot_be_executed_says_why(scripts: Scripts) -> None:
     attempt = scripts.attempt()
     assert attempt["code"] == "CANNOT_START"
     assert "#!" in attempt["error"]
+
+
+def _reachable_by(user: str) -> bool:
+    """Whether this Python can be executed by that user: a Python in root's home cannot."""
+    if os.geteuid() != 0:
+        return False
+    tried = subprocess.run(
+        [sys.executable, "-I", "-c", "import dataflowd"], user=user, check=False, capture_output=True
+    )
+    return tried.returncode == 0
+
+
+@pytest.fixture
+def reachable(dsn: str, connection: psycopg.Connection, settings: Settings) -> Iterator[Scripts]:
+    """Where another user can come: pytest's own directories are closed."""
+    with (
+        reachable_directory() as directory,
+        daemons(dsn, directory / "flow.toml", directory) as start,
+    ):
+        yield Scripts(
+            directory, settings.model_copy(update={"data_dir": directory / "dataflowd"}), connection, start
+        )
+
+
+def test_jobs_run_as_another_user_who_alone_can_read_the_key(reachable: Scripts) -> None:
+    try:
+        can_run = _reachable_by("nobody")
+    except OSError:
+        can_run = False
+    if not can_run:
+        pytest.skip("needs root, and a Python that another user can execute")
+    reachable.declare(
+        '#!/bin/sh -eu\nid -un; echo $HOME; echo 1 > "$clean_location/part"\n'
+        'echo \'{"rows": 1}\' > "$DATAFLOW_REPORT"; [ "$sales_db_orders_password" = hunter-2-canary ]\n'
+    )
+    reachable.seal(TOLD)
+    reachable.arrive("1")
+    shutil.chown(reachable.settings.data_dir / "key", "nobody")
+    shutil.chown(reachable.root, "nobody")
+    daemon = reachable.start("--once", wait=False, env={"DATAFLOW_RUNNER_USER": "nobody"})
+    assert daemon.ended() == 0, reachable.attempt()
+    assert reachable.log().splitlines() == ["nobody", pwd.getpwnam("nobody").pw_dir]
+    made = reachable.root / "clean" / "dataid=1" / f"attempt={reachable.attempt()['attempt']}"
+    assert (made / "part").owner() == "nobody"
 
 
 def test_the_filter_of_the_output_loses_nothing_and_ends_with_the_script(scripts: Scripts) -> None:

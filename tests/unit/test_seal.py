@@ -124,8 +124,8 @@ def test_what_is_wrong_with_a_key_is_said(tmp_path: Path) -> None:
 def test_a_key_may_come_from_systemd_or_from_a_command(tmp_path: Path) -> None:
     credentials = tmp_path / "credentials"
     credentials.mkdir()
-    key_file(credentials / "key", keyfile.line(KEYS[seal.PLAIN], "open sesame"))
-    (credentials / "passphrase").write_text("open sesame\n", encoding="ascii")
+    key_file(credentials / "dataflowd.key", keyfile.line(KEYS[seal.PLAIN], "open sesame"))
+    (credentials / "dataflowd.passphrase").write_text("open sesame\n", encoding="ascii")
     for path in credentials.iterdir():
         path.chmod(0o440)  # as systemd shows its access lists
     expected = ring(KEYS[seal.PLAIN])

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import anyio
 import pytest
 
 from dataflowd import supervise
 from dataflowd.supervise import Log, spawn
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -54,6 +52,37 @@ async def test_a_program_that_is_not_there_is_an_exit_status(tmp_path: Path) -> 
     ended = await spawn(["no-such-program"], env=ENV, cwd=tmp_path).wait()
     assert ended.code == 127
     assert "no-such-program cannot be executed" in ended.tail
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_a_child_may_be_another_user_for_good(tmp_path: Path) -> None:
+    child = spawn(["cat", "/proc/self/status"], env=ENV, user="nobody", log_path=tmp_path / "log")
+    assert (await child.wait()).code == 0
+    status = (tmp_path / "log").read_text(encoding="utf-8")
+    uid = str(pwd.getpwnam("nobody").pw_uid)
+    assert f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\n" in status
+    assert "CapEff:\t0000000000000000\n" in status
+    missing = await spawn(["true"], env=ENV, user="no-such-user").wait()
+    assert missing.code == 126
+    assert "cannot become the user no-such-user" in missing.tail
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_child_that_is_another_user_dies_with_its_parent() -> None:
+    program = (
+        "from dataflowd.supervise import spawn; import os, time;"
+        "print(spawn(['sleep', '60'], env=dict(os.environ), user='nobody').pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        while Path(f"/proc/{child}/comm").read_text(encoding="ascii") != "sleep\n":
+            time.sleep(0.01)
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not alive(child)
 
 
 async def test_what_a_child_leaves_in_its_session_is_killed(tmp_path: Path) -> None:
