@@ -201,7 +201,7 @@ def test_sigterm_lets_attempts_end_and_claims_no_more(
     shop.limit(1)
     daemon = start_daemon()
     shop.ready(1, 2)
-    eventually(lambda: shop.live() == 1)
+    daemon.said("attempt.started")
     daemon.signal(signal.SIGTERM)
     [left] = daemon.said("drain.attempt")
     attempt, claimed = (
@@ -482,6 +482,7 @@ def test_a_loop_that_hangs_does_not_feed_the_watchdog_and_dies_by_it_saying_wher
         heard(manager, "WATCHDOG=1")
         shop.ready(1)
         [child] = eventually(lambda: pids(tmp_path))
+        eventually(lambda: shop.value("SELECT started FROM dataflow.attempt"))
         # Nobody reads what it says, and the next word blocks it.
         os.set_blocking(pipe.fileno(), False)
         with suppress(BlockingIOError):
