@@ -5,7 +5,8 @@ causes another turn, and none is lost. A claim that got all it asked for is foll
 got less, a look says whether anything is left. The limits that count are read inside the claim; the daemon's own
 arithmetic only says how much to ask for. Between turns it sleeps until it is woken, until a retry is due, or until the poll.
 Runs that could not be taken although they wait (somebody holds a row, another daemon has the last place) are looked at
-again soon, and ever later while that does not change.
+again soon, and ever later while that does not change, but every second at least: nobody tells that another daemon has left
+a place free.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dataflowd.daemon.state import State
 
 CLAIM_AT_MOST = 256
+WAITING_MOST_SECONDS = 1.0
 ONCE_PATIENCE = 6  # fruitless turns, each twice as late as the one before
 
 _log = log.logger(__name__)
@@ -97,7 +99,7 @@ async def _pause(state: State, fruitless: int) -> float:
     seen = await calls.look(state.claims.link, state.serves())
     _end_if_once(state, fruitless, is_over=not seen.waiting and not seen.recheck)
     if seen.waiting or seen.recheck or (seen.due is not None and seen.due <= 0):
-        return min(poll, backoff(fruitless, most=poll))
+        return backoff(fruitless, most=min(poll, WAITING_MOST_SECONDS))
     return poll if seen.due is None else min(poll, seen.due)
 
 

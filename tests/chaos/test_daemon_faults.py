@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -137,6 +138,8 @@ def test_daemons_together_never_exceed_the_global_limit(
 ) -> None:
     shop.job("sleep 0.05")
     set_limit_between_claims(shop, 3)
+    for which in range(number):
+        shop.limit(2, f"daemon:d{which}")  # so that one alone cannot do it all
     started = [start_daemon(name=f"d{which}", wait=False) for which in range(number)]
     for daemon in started:
         daemon.said("listener.listening")
@@ -201,6 +204,24 @@ def test_where_notifications_are_swallowed_it_polls_says_so_and_recovers(
     wire.resume()
     daemon.said("listener.listening")
     assert json.loads(daemon.get("/health")[1])["listener"] == "listening"
+
+
+def test_places_that_a_stopping_daemon_leaves_free_are_taken_by_another(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(f"until [ -e {tmp_path}/go-$dataid ]; do sleep 0.05; done")
+    shop.limit(1)
+    shop.ready(1, 2)
+    first = start_daemon(env=NO_POLL)
+    first.said("attempt.started")
+    second = start_daemon(name="d2", env=NO_POLL)
+    first.signal(signal.SIGTERM)
+    first.said("drain.waiting")
+    (tmp_path / "go-1").touch()
+    assert first.ended() == 0
+    second.said("attempt.started", seconds=20)
+    (tmp_path / "go-2").touch()
+    eventually(lambda: shop.count("READY") == 2)
 
 
 def test_attempts_survive_a_restart_of_postgres_under_load(settings: Settings, tmp_path: Path) -> None:
