@@ -1,7 +1,7 @@
 """The work order: all that a runner is told about one attempt.
 
 Half of it comes from the database (dataflow.work_order: where the input versions are, what the outputs must be like),
-half from the flow file of this host (which code, its checks and limits, the allowed roots). It travels as JSON. No
+half from this host (which code, its checks and limits, the allowed roots and hosts). It travels as JSON. No
 credential of the control database and no fencing token is in it: job code could read them.
 """
 
@@ -119,6 +119,7 @@ class Order:
         dict[str, Any], ...
     ] = ()  # bad records that a person has dealt with: {"mark", "repaired"}
     allowed_roots: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     code_hash: str | None = None
     config_hash: str | None = None
 
@@ -138,7 +139,9 @@ class Order:
             name: Output(dataset=Dataset.parse(value["dataset"]), location=value["location"])
             for name, value in document["outputs"].items()
         }
-        lists = {name: tuple(document.get(name) or ()) for name in ("allowed_roots", "resolved")}
+        lists = {
+            name: tuple(document.get(name) or ()) for name in ("allowed_roots", "allowed_hosts", "resolved")
+        }
         return cls(**document | {"inputs": inputs, "outputs": outputs} | lists)
 
 

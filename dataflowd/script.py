@@ -18,14 +18,17 @@ import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from dataflowd import environment, paths, published
+from dataflowd import environment, formats, paths, published
 from dataflowd.errors import DataflowError
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
 from dataflowd.order import Order
+from dataflowd.tables import hosts
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from dataflowd.order import Chunk
 
 FAILED = 70
 PIPE_BYTES = 65536
@@ -75,18 +78,13 @@ def become(document: dict[str, Any]) -> None:
 
 def prepare(order: Order) -> None:
     """Locations elsewhere than on a disk are judged by their text: the script has the means to look, we have not."""
+    check_hosts(order)
     for source in order.inputs.values():
         for chunk in source.chunks:
             if not order.forced:
                 published.require_validated(source.name, chunk)
-            if chunk.location is None:
-                continue
-            paths.check(chunk.location, order.allowed_roots)
-            path = paths.local(chunk.location)
-            if path is not None and not path.exists():
-                raise published.missing(source.name, chunk)
-            if path is not None and chunk.files is not None:
-                published.compare(source.name, chunk.dataid, chunk.files, files.local_listing(path))
+            if chunk.location is not None and source.dataset.format not in formats.TABLES:
+                _check_files(order, source.name, chunk, chunk.location)
     for output in order.outputs.values():
         location = environment.output_location(order, output)
         if location is not None:
@@ -94,6 +92,23 @@ def prepare(order: Order) -> None:
             path = paths.local(location)
             if path is not None:
                 _make(path)
+
+
+def _check_files(order: Order, name: str, chunk: Chunk, location: str) -> None:
+    paths.check(location, order.allowed_roots)
+    path = paths.local(location)
+    if path is not None and not path.exists():
+        raise published.missing(name, chunk)
+    if path is not None and chunk.files is not None:
+        published.compare(name, chunk.dataid, chunk.files, files.local_listing(path))
+
+
+def check_hosts(order: Order) -> None:
+    """The script is told where its tables are, and their passwords: neither may be of a stranger's choice."""
+    known = [one.dataset for one in order.inputs.values()] + [one.dataset for one in order.outputs.values()]
+    for dataset in known:
+        if dataset.format in formats.TABLES:
+            hosts.check(dataset, order.allowed_hosts)
 
 
 def opened(order: Order, key: dict[str, Any]) -> dict[str, str]:

@@ -87,6 +87,10 @@ class Settings(BaseSettings):
     allowed_roots: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list, description="locations outside these are refused; default: root alone"
     )
+    allowed_hosts: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
+        default_factory=list,
+        description="hosts, or host:port, whose databases tables may be in; default: localhost alone",
+    )
     environment: str = Field(
         "dev", description="which environment this host works for; datasets may be bound to one"
     )
@@ -207,6 +211,10 @@ class Settings(BaseSettings):
         return self.allowed_roots or [self.effective_root]
 
     @property
+    def effective_allowed_hosts(self) -> list[str]:
+        return self.allowed_hosts or ["localhost"]
+
+    @property
     def effective_log_dir(self) -> Path:
         return self.log_dir or self.data_dir / "log"
 
@@ -264,6 +272,7 @@ def describe(loaded: Loaded) -> list[Described]:
         "dsn": mask(settings.dsn.get_secret_value()) if settings.dsn else None,
         "root": settings.effective_root,
         "allowed_roots": settings.effective_allowed_roots,
+        "allowed_hosts": settings.effective_allowed_hosts,
         "daemon_name": settings.effective_daemon_name,
         "log_dir": str(settings.effective_log_dir),
     }

@@ -28,8 +28,8 @@ def functions() -> list[Path]:
 
 
 @functools.cache
-def _queries() -> dict[str, str]:
-    text = (sql_dir() / "queries.sql").read_text(encoding="utf-8")
+def _named(file: str) -> dict[str, str]:
+    text = (sql_dir() / file).read_text(encoding="utf-8")
     heads = list(_NAMED_QUERY.finditer(text))
     ends = [head.start() for head in heads[1:]] + [len(text)]
     return {head["name"]: text[head.end() : end].strip() for head, end in zip(heads, ends, strict=True)}
@@ -37,8 +37,17 @@ def _queries() -> dict[str, str]:
 
 def query(name: str) -> str:
     """The text of one named query of sql/queries.sql."""
-    return _queries()[name]
+    return _named("queries.sql")[name]
 
 
 def query_names() -> list[str]:
-    return list(_queries())
+    return list(_named("queries.sql"))
+
+
+def table_statement(name: str) -> str:
+    """The text of one named statement of sql/tables.sql, with its {placeholders}."""
+    return _named("tables.sql")[name]
+
+
+def table_statement_names() -> list[str]:
+    return list(_named("tables.sql"))

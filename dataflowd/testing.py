@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from dataflowd import formats
 from dataflowd.formats import files
 from dataflowd.order import Chunk, Dataset, Input, Order, Output
 from dataflowd.runner import execute
@@ -50,6 +51,9 @@ class Recorded:
 
     def step(self, name: str) -> None:
         self.steps.append(name)
+
+    def confirm(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -120,9 +124,10 @@ def _dataset(name: str, declared: Mapping[str, Declared]) -> Dataset:
     found = declared[name]
     return Dataset(
         name=name,
-        format=found.format,
+        # No database is at hand: a table's rows go to files.
+        format="parquet" if found.format in formats.TABLES else found.format,
         columns=found.columns,
-        options=dict(found.options),
+        options={} if found.format in formats.TABLES else dict(found.options),
         checks=dict(found.checks),
         custom_checks=tuple(dict(check) for check in found.custom_checks),
     )

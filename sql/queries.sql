@@ -261,6 +261,9 @@ SELECT set_config('statement_timeout', '1h', true);
 -- work_order: what a runner has to know about an attempt; NULL when it is fenced
 SELECT dataflow.work_order(%(attempt)s, %(token)s);
 
+-- is_alive: whether an attempt still holds its claim, asked before its rows replace others in a table
+SELECT dataflow.work_order(%(attempt)s, %(token)s) IS NOT NULL;
+
 -- code_version: say which code and configuration a job runs with now
 SELECT dataflow.code_version(%(jobid)s, %(code_hash)s, %(config_hash)s);
 

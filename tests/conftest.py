@@ -11,7 +11,13 @@ settings.register_profile("repeat", derandomize=True, deadline=None, database=No
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("repeat")
 
-pytest_plugins = ["tests.fix_daemon", "tests.fix_leaks", "tests.fix_postgres", "tests.fix_world"]
+pytest_plugins = [
+    "tests.fix_daemon",
+    "tests.fix_leaks",
+    "tests.fix_postgres",
+    "tests.fix_tables",
+    "tests.fix_world",
+]
 
 
 def pytest_configure() -> None:

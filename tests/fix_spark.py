@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, temporary_directory: object)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in java.environment(found).items():
             patch.setenv(name, value)
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_DIRS", str(scratch / "local"))
         session = (
             SparkSession.builder.master("local[2]")

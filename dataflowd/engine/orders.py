@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 TRIES = 3
-ORDER_SECONDS = 5.0  # both calls are short; on a dead connection an attempt must not wait for long
+ORDER_SECONDS = 5.0  # all calls are short; on a dead connection an attempt must not wait for long
+AGAIN_SECONDS = 1.0
 
 
 class Orders:
@@ -57,10 +58,21 @@ class Orders:
                 "directory": str(flow.directory),
                 "quarantine": job.quarantine,
                 "allowed_roots": self._settings.effective_allowed_roots,
+                "allowed_hosts": self._settings.effective_allowed_hosts,
                 "code_hash": code_hash,
                 "config_hash": config_hash,
             }
         )
+
+    async def is_alive(self, attempt: Attempt) -> bool:
+        """Whether the attempt still holds its claim. While the database is away nobody knows, and the answer waits."""
+        while True:
+            try:
+                [[found]] = await self._call("is_alive", {"attempt": attempt.attempt, "token": attempt.token})
+            except DatabaseUnreachableError:
+                await anyio.sleep(AGAIN_SECONDS)
+            else:
+                return bool(found)
 
     async def close(self) -> None:
         await self._link.close()
@@ -74,7 +86,7 @@ class Orders:
             self._told[jobid] = code_hash, config_hash
 
     async def _call(self, name: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """Both calls may be repeated without harm."""
+        """All calls may be repeated without harm."""
         reason = ""
         for _ in range(TRIES):
             try:

@@ -52,6 +52,10 @@ INHERITED = (
     "YARN_CONF_DIR",
     "SPARK_CONF_DIR",
     "PYTHONPATH",
+    # How libpq finds and protects the way to tables.
+    "PGPASSFILE",
+    "PGSSLMODE",
+    "PGSSLROOTCERT",
 )
 
 _log = log.logger(__name__)
@@ -245,7 +249,7 @@ class Runner:
                 if pending.result and pending.result.get("usage", {}).get("left_threads"):
                     self.is_retired = True
                 pending.ended.set()
-            case "step" | "log" | "progress" if message["attempt"] in self.pending:
+            case "step" | "log" | "progress" | "confirm" if message["attempt"] in self.pending:
                 self.pending[message["attempt"]].on_message(message)
             case _:
                 pass

@@ -212,23 +212,15 @@ class SparkEngine:
         self, runner: Runner, attempt: Attempt, order: Order, on_start: Callable[[], None]
     ) -> Result:
         attempt_log = supervise.Log(log_path(self._settings.effective_log_dir, attempt))
-
-        def on_message(message: dict[str, Any]) -> None:
-            match message["type"]:
-                case "log":
-                    attempt_log.feed(message["line"].encode() + b"\n")
-                case "step":
-                    attempt_log.feed(f"step {message['step']}\n".encode())
-                    if message["step"] == "run":
-                        on_start()
-                case "progress":
-                    attempt_log.feed(f"progress {message['done']} of {message['total']}\n".encode())
-
-        pending = runner.pending[attempt.attempt] = Pending(on_message)
+        asked: asyncio.Queue[None] = asyncio.Queue()
+        pending = runner.pending[attempt.attempt] = Pending(_hearing(attempt_log, on_start, asked))
         try:
             if await runner.ready():
                 await runner.send({"type": "order", "order": order.document()})
-                await pending.ended.wait()
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._answer, runner, attempt, asked)
+                    await pending.ended.wait()
+                    group.cancel_scope.cancel()
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
                 await self._cancel(runner, attempt, pending)
@@ -244,6 +236,14 @@ class SparkEngine:
             return self._died(runner, attempt, run, together)
         self._suspects.discard(run)
         return Result(attempt=attempt.attempt, token=attempt.token, **pending.result)
+
+    async def _answer(self, runner: Runner, attempt: Attempt, asked: asyncio.Queue[None]) -> None:
+        """The runner has no credentials to ask the database itself."""
+        while True:
+            await asked.get()
+            is_alive = await self._orders.is_alive(attempt)
+            with anyio.CancelScope(shield=True):  # half a line would spoil what follows it
+                await runner.send({"type": "confirmed", "attempt": attempt.attempt, "alive": is_alive})
 
     async def _cancel(self, runner: Runner, attempt: Attempt, pending: Pending) -> None:
         """By tag; and if that does not end it in time, with the runner and all that is in it."""
@@ -270,6 +270,27 @@ class SparkEngine:
         usage = runner.exit.usage if runner.exit else {}
         said = f"the runner died while it executed this attempt: {how}\n{tail}".rstrip()
         return failed(attempt, "RUNNER_DIED", said, usage=usage)
+
+
+def _hearing(
+    attempt_log: supervise.Log, on_start: Callable[[], None], asked: asyncio.Queue[None]
+) -> Callable[[dict[str, Any]], None]:
+    """What becomes of the words of an attempt while it runs."""
+
+    def on_message(message: dict[str, Any]) -> None:
+        match message["type"]:
+            case "log":
+                attempt_log.feed(message["line"].encode() + b"\n")
+            case "step":
+                attempt_log.feed(f"step {message['step']}\n".encode())
+                if message["step"] == "run":
+                    on_start()
+            case "confirm":
+                asked.put_nowait(None)
+            case "progress":
+                attempt_log.feed(f"progress {message['done']} of {message['total']}\n".encode())
+
+    return on_message
 
 
 def _remove_leftovers(settings: Settings) -> None:

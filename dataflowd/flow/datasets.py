@@ -6,11 +6,14 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from dataflowd import formats
 from dataflowd.flow import checks, location
 from dataflowd.flow.model import Dataset
 from dataflowd.flow.section import type_of
 from dataflowd.flow.zone import is_zone
+from dataflowd.nearest import did_you_mean
 from dataflowd.places import BadLocationError
+from dataflowd.tables import hosts
 
 if TYPE_CHECKING:
     from dataflowd.flow.section import Section
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 FILE_FORMATS = ("csv", "json", "parquet", "orc", "text")
 TABLE_FORMATS = ("postgres", "jdbc")
-LAKE_FORMATS = ("delta", "iceberg")  # reached by location or by table name
+LAKE_FORMATS = ("delta", "iceberg")  # from jars that the user supplies
 FORMATS = (*FILE_FORMATS, *LAKE_FORMATS, *TABLE_FORMATS, "none")
 ORDERINGS = ("natural", "date", "number", "text")
 CALENDARS = ("hourly", "daily", "weekly", "monthly")
@@ -65,6 +68,8 @@ def parse(section: Section, settings: Settings) -> Dataset:
     )
     section.close()
     _check_reachable(section, dataset)
+    if dataset.format == "postgres":
+        _check_table(section, dataset, settings)
     return dataset
 
 
@@ -107,19 +112,39 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
                 section.wrong(
                     name, "is given without a calendar", f"write calendar = one of {', '.join(CALENDARS)}"
                 )
-        if dataset.format in FILE_FORMATS and "location" not in section:
+        if dataset.format in (*FILE_FORMATS, *LAKE_FORMATS) and "location" not in section:
             section.wrong(
                 "location", f"is missing for format {dataset.format!r}", 'write location = "{root}/..."'
             )
     if dataset.format in TABLE_FORMATS and "tablename" not in section:
         section.wrong("tablename", f"is missing for format {dataset.format!r}", "name the table")
-    if dataset.format in LAKE_FORMATS and not {"location", "tablename"} & set(section.names()):
-        section.wrong(
-            "location", f"and tablename are missing for format {dataset.format!r}", "write one of them"
-        )
     if dataset.publish == "rename":
         remedy = "write 'pointer': readers find the data through dataflow.data_location()"
         section.wrong("publish", "is 'rename', which this version cannot do", remedy)
+
+
+def _check_table(section: Section, dataset: Dataset, settings: Settings) -> None:
+    allowed = settings.effective_allowed_hosts
+    if not hosts.is_allowed(dataset.hostname, dataset.port, allowed):
+        section.wrong(
+            "hostname",
+            f"is {dataset.hostname!r}, where tables may not be",
+            f"use {' or '.join(allowed)}, or add it to the setting allowed_hosts",
+        )
+    known = formats.OPTIONS["postgres"].read
+    for name in dataset.options:
+        if name not in known:
+            section.wrong(
+                "options",
+                f"has {name!r}, which no table takes{did_you_mean(name, known)}",
+                f"use some of {', '.join(sorted(known))}",
+            )
+    if ("partitions" in dataset.options) != ("partition_column" in dataset.options):
+        section.wrong(
+            "options",
+            "has only one of partitions and partition_column",
+            "write both: how many parts are read side by side, and by which column they are told apart",
+        )
 
 
 def _start(section: Section, calendar: str | None, zone: str) -> dt.datetime | None:

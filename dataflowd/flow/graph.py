@@ -30,6 +30,7 @@ def check(flow: Flow, report: Report) -> None:
         _check_environment(flow, job, report)
         _check_row_counts(flow, job, report)
         _check_script(flow, job, report)
+        _check_tables(flow, job, report)
     _check_locations(flow, producers, report)
     _check_cycles(flow, producers, report)
 
@@ -40,6 +41,18 @@ def _producers(flow: Flow) -> dict[str, list[str]]:
         for output in job.outputs:
             producers[output].append(job.name)
     return producers
+
+
+def _check_tables(flow: Flow, job: Job, report: Report) -> None:
+    """A command writes as it likes; what the SDK writes to a table replaces the rows of a chunk."""
+    for name in job.outputs if job.kind in {"python", "sql"} else ():
+        dataset = flow.datasets.get(name)
+        if dataset is not None and dataset.format == "postgres" and "dataid_column" not in dataset.options:
+            report.add(
+                ("dataset", name),
+                f"job {job.name!r} writes the table of {name!r}, whose chunks cannot be told apart",
+                'name the column that holds the dataid: options = { dataid_column = "day" }',
+            )
 
 
 def element_key(report: Report, job: str, field: str, dataset: str) -> Key:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILES = ("csv", "json", "parquet", "orc", "text")
+LAKES = ("delta", "iceberg")
+TABLES = ("postgres",)
 CORRUPT_COLUMN = "_dataflow_corrupt"
 
 _ANY_FILE = {"pathGlobFilter", "recursiveFileLookup"}
@@ -91,7 +93,7 @@ OPTIONS: dict[str, _Options] = {
     "text": _options({*_ANY_FILE, "lineSep", "wholetext"}, {"compression", "lineSep"}),
     "delta": _options({"versionAsOf", "timestampAsOf"}, {"mergeSchema"}),
     "iceberg": _options({"snapshot-id", "as-of-timestamp"}, {"write-format"}),
-    "postgres": _options({"partitions", "fetchsize"}, {"dataid_column"}),
+    "postgres": _options({"dataid_column", "partitions", "partition_column"}, {"dataid_column"}),
     "jdbc": _options({"fetchsize", "numPartitions"}, {"batchsize"}),
     "none": _options(set(), set()),
 }

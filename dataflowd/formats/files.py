@@ -174,8 +174,6 @@ def duplicates(spark: SparkSession, dataset: Dataset, location: str, columns: li
 
     A small local chunk is read here, in a millisecond, where a Spark job would cost a hundred.
     """
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
     from dataflowd.checks import quoted  # noqa: PLC0415
 
     path = paths.local(location)
@@ -184,9 +182,17 @@ def duplicates(spark: SparkSession, dataset: Dataset, location: str, columns: li
 
         table = parquet.read_table(path, columns=columns, partitioning=None).drop_null()
         return int(table.num_rows - table.group_by(columns).aggregate([]).num_rows)
-    keys = read(spark, dataset, [location]).select(*map(quoted, columns)).dropna()
-    counted = keys.agg(F.count(F.lit(1)), F.count_distinct(*map(F.col, map(quoted, columns)))).first()
-    return int(counted[0] - counted[1])
+    return duplicates_of(read(spark, dataset, [location]).select(*map(quoted, columns)))
+
+
+def duplicates_of(keys: DataFrame) -> int:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    from dataflowd.checks import quoted  # noqa: PLC0415
+
+    whole = keys.dropna()
+    counted = whole.agg(F.count(F.lit(1)), F.count_distinct(*map(F.col, map(quoted, keys.columns)))).first()
+    return int(counted[0] - counted[1]) if counted is not None else 0
 
 
 SMALL_BYTES = 64 * 1024 * 1024

@@ -10,10 +10,12 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import queue
 import resource
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.masking import hidden, mask
@@ -36,6 +38,7 @@ class Reporter:
     def __init__(self, link: wire.Wire, attempt: int) -> None:
         self._link = link
         self._attempt = attempt
+        self._answers: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
     def log(self, line: str) -> None:
         self._send("log", line=mask(line)[: wire.LOG_CHARACTERS])
@@ -45,6 +48,17 @@ class Reporter:
 
     def step(self, name: str) -> None:
         self._send("step", step=name)
+
+    def confirm(self) -> bool:
+        """Waits as long as the daemon does: it answers when it has reached its database, or cancels the attempt."""
+        self._send("confirm")
+        while True:
+            # In slices: an exception that is raised in a thread reaches it only between two of Python's own steps.
+            with suppress(queue.Empty):
+                return self._answers.get(timeout=CANCEL_AGAIN_SECONDS)
+
+    def confirmed(self, *, alive: bool) -> None:
+        self._answers.put(alive)
 
     def result(self, document: dict[str, Any]) -> None:
         try:
@@ -74,9 +88,9 @@ class Work:
 
     def __init__(self, order: Order, spark: SparkSession, reporter: Reporter) -> None:
         self.order = order
+        self.reporter = reporter
         self.stop = threading.Event()
         self._spark = spark
-        self._reporter = reporter
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=order.tag, daemon=True)
@@ -98,10 +112,10 @@ class Work:
 
     def _run(self) -> None:
         began = time.monotonic()
-        with output.owned(self._reporter.log) as owner:
+        with output.owned(self.reporter.log) as owner:
             try:
                 own = session.for_attempt(self._spark, self.order.tag)
-                result = execute(self.order, own, self._reporter, self.stop)
+                result = execute(self.order, own, self.reporter, self.stop)
             except BaseException as error:  # noqa: BLE001 - an exception may be raised in this thread at any place
                 result = {
                     "outcome": "FAILED",
@@ -113,10 +127,10 @@ class Work:
             usage: dict[str, Any] = {"seconds": round(time.monotonic() - began, 3)}
             if left := owner.left_threads():
                 usage["left_threads"] = left
-                self._reporter.log(
+                self.reporter.log(
                     f"warning the job returned and left threads running: {', '.join(left)}; join them before it returns"
                 )
-        self._reporter.result(result | {"usage": usage})
+        self.reporter.result(result | {"usage": usage})
 
 
 def main() -> int:
@@ -134,6 +148,9 @@ def main() -> int:
                 order = Order.parse(message["order"])
                 running[order.attempt] = Work(order, spark, Reporter(link, order.attempt))
                 running[order.attempt].start()
+            case "confirmed":
+                if message["attempt"] in running:
+                    running[message["attempt"]].reporter.confirmed(alive=message["alive"])
             case "forget":
                 running.pop(message["attempt"], None)
             case "cancel":

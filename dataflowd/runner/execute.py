@@ -3,6 +3,7 @@
 Prepare asks the host's side of the five questions before any job code runs. Run calls the author's function. Validate
 judges what was observed, compares it with what lies on the disk, and asks the checks that need a look at it. The
 manifest goes back with the result: publishing is the daemon's, in one transaction, with a token that is not known here.
+Rows of a table are put in their place before that, once the daemon has said that the token still lives (dataflowd.tables).
 Whatever happens becomes a result; only the death of the process has none.
 """
 
@@ -21,6 +22,7 @@ from dataflowd.runner.explain import fault
 from dataflowd.sdk import quarantine
 from dataflowd.sdk.context import Context, Reporter
 from dataflowd.sdk.declare import typed_params
+from dataflowd.tables import reading, writing
 
 if TYPE_CHECKING:
     import threading
@@ -39,6 +41,9 @@ class Steps(Reporter, Protocol):
     """Told as each of STEPS begins."""
 
     def step(self, name: str) -> None: ...
+    def confirm(self) -> bool:
+        """Whether the attempt still holds its claim, as the daemon finds it in the database now."""
+        ...
 
 
 def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.Event) -> dict[str, Any]:
@@ -57,6 +62,7 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         reporter.step("validate")
         result |= validate(ctx)
         reporter.step("publish")
+        publish_tables(ctx, reporter.confirm)
         return result | {"outcome": "DONE"}
     except BaseException as error:  # noqa: BLE001 - sys.exit and cancellation in job code are results like any other
         said = fault(error)
@@ -72,10 +78,14 @@ def prepare(order: Order, spark: SparkSession) -> None:
         for chunk in source.chunks:
             if not order.forced:
                 published.require_validated(source.name, chunk)
-        if source.dataset.format in formats.FILES:
+        if source.dataset.format in formats.TABLES:
+            reading.check_input(source, order.allowed_hosts)
+        elif source.dataset.format in {*formats.FILES, *formats.LAKES}:
             _check_input(order, source, spark)
     for output in order.outputs.values():
-        if output.location is None:
+        if output.dataset.format in formats.TABLES:
+            writing.take(order, output)
+        if output.dataset.format in formats.TABLES or output.location is None:
             continue
         location = attempt_location(output.location, order.dataid, order.attempt)
         paths.check(location, order.allowed_roots)
@@ -130,7 +140,7 @@ def validate(ctx: Context) -> dict[str, Any]:
     try:
         quarantine.check_limit(seen, ctx.order.quarantine)
         checks.stop_on(results)
-        outputs = {name: _manifest(ctx.spark, item) for name, item in written.items()}
+        outputs = {name: _manifest(ctx, item) for name, item in written.items()}
     except AttemptError as error:
         error.details = details
         raise
@@ -147,11 +157,18 @@ def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.Ch
         yield checks.judge_schema(name, item.checks["schema"], item.schema)
     if "unique" in item.checks:
         columns = item.checks["unique"]["columns"]
-        surplus = files.duplicates(ctx.spark, item.dataset, item.location, columns)
+        surplus = _duplicates(ctx, item, columns)
         yield checks.judge_unique(name, item.checks["unique"], surplus)
     for custom in item.dataset.custom_checks:
-        frame = files.read(ctx.spark, item.dataset, [item.location])
+        frame = ctx.stored(item.dataset, item.location, is_staged=not item.is_adopted)
         yield _custom(name, custom, ctx.order.directory, frame)
+
+
+def _duplicates(ctx: Context, item: Written, columns: list[str]) -> int:
+    if item.dataset.format in formats.TABLES:
+        keys = ctx.stored(item.dataset, item.location, is_staged=not item.is_adopted, columns=columns)
+        return files.duplicates_of(keys)
+    return files.duplicates(ctx.spark, item.dataset, item.location, columns)
 
 
 def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: DataFrame) -> checks.CheckResult:
@@ -168,8 +185,29 @@ def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: Data
     )
 
 
-def _manifest(spark: SparkSession, item: Written) -> dict[str, Any]:
-    """What was written, from the disk; its rows must be those that were observed."""
+def _manifest(ctx: Context, item: Written) -> dict[str, Any]:
+    """What was written; its rows must be those that were observed."""
+    listed = (
+        _table_listed(ctx, item) if item.dataset.format in formats.TABLES else _files_listed(ctx.spark, item)
+    )
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in item.schema)
+    return {
+        "location": item.location,
+        "files": listed,
+        "bytes": sum(file["bytes"] for file in listed),
+        "rows": item.rows,
+        "columns": columns,
+        "fingerprint": hashlib.sha256(json.dumps([columns, item.rows, listed]).encode()).hexdigest(),
+    }
+
+
+def _table_listed(ctx: Context, item: Written) -> list[dict[str, Any]]:
+    if item.is_adopted:
+        return []
+    return writing.measure(item.dataset, ctx.attempt, item.rows, ctx.order.allowed_hosts)
+
+
+def _files_listed(spark: SparkSession, item: Written) -> list[dict[str, Any]]:
     if files.leftovers(spark, item.location):
         raise AttemptError(
             "WRONG_DATA", f"the write to {item.location} was not committed", "look into the attempt's log"
@@ -182,16 +220,14 @@ def _manifest(spark: SparkSession, item: Written) -> dict[str, Any]:
             f"{item.dataset.name}: {item.rows} rows were observed, and the files hold {sum(rows)}",
             "a task may have been counted twice: the attempt is to be repeated",
         )
-    listed = [file.document() for file in found]
-    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in item.schema)
-    return {
-        "location": item.location,
-        "files": listed,
-        "bytes": sum(file.bytes for file in found),
-        "rows": item.rows,
-        "columns": columns,
-        "fingerprint": hashlib.sha256(json.dumps([columns, item.rows, listed]).encode()).hexdigest(),
-    }
+    return [file.document() for file in found]
+
+
+def publish_tables(ctx: Context, confirm: Callable[[], bool]) -> None:
+    """Files are published by the flip of their manifest alone; rows have to be where readers look by then."""
+    for item in ctx.written().values():
+        if item.dataset.format in formats.TABLES and not item.is_adopted:
+            writing.publish(item.dataset, ctx.order, item.rows, confirm)
 
 
 def _sieve_node(seen: Seen) -> dict[str, Any]:

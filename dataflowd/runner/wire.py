@@ -4,7 +4,8 @@ A runner connects to the socket of its daemon and says hello with a token that i
 the kernel who is there: it must be of the same user and of the session that the daemon has started. A line that is
 longer than the bound ends the connection: neither side may fill the other's memory.
 
-Daemon to runner: order, cancel, ping, stop. Runner to daemon: hello, step, log, progress, result, pong.
+Daemon to runner: order, cancel, confirmed, forget, ping, stop. Runner to daemon: hello, ready, step, log, progress, confirm,
+result, pong. An attempt that is about to put rows in a table asks with confirm whether it still holds its claim.
 """
 
 from __future__ import annotations

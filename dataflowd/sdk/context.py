@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dataflowd import checks as declared_checks
@@ -22,10 +22,12 @@ from dataflowd.order import Input, attempt_location
 from dataflowd.sdk import quarantine as sieves
 from dataflowd.sdk import repairs
 from dataflowd.sdk.watch import Watch
+from dataflowd.tables import reading, writing
+from dataflowd.tables.place import table_of
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -68,6 +70,7 @@ class Written:
     checks: Mapping[str, Any]
     compiled: list[declared_checks.ColumnCheck]
     observed: dict[str, Any]
+    is_adopted: bool = False  # it lies where it will be, and somebody else has put it there
 
     @property
     def rows(self) -> int:
@@ -150,10 +153,15 @@ class Context:
         finally:
             found.seconds += time.monotonic() - began
 
-    def read(self, name: str) -> DataFrame:
-        """This chunk of an input. Broken records of CSV and JSON go to quarantine, never silently to NULL."""
+    def read(self, name: str, *, columns: Sequence[str] | None = None) -> DataFrame:
+        """This chunk of an input. Broken records of CSV and JSON go to quarantine, never silently to NULL.
+
+        `columns`: only these. Of files Spark reads no others than it needs by itself; a table sends what is named here.
+        """
         source = self.input(name)
-        frame = self.frames[name] if name in self.frames else self._load(source)
+        if columns is not None and source.dataset.format not in formats.TABLES:
+            return self.read(name).select(*map(declared_checks.quoted, columns))
+        frame = self.frames[name] if name in self.frames else self._load(source, columns)
         if self.sample is not None:
             frame = frame.sample(self.sample, seed=0)
         if formats.CORRUPT_COLUMN in frame.columns:
@@ -202,23 +210,33 @@ class Context:
     def adopt(self, name: str) -> None:
         """Takes data that somebody else has put at an output's location for this output, once its checks are observed."""
         output = self.output(name)
-        if output.location is None:
-            raise AttemptError(
-                "INVALID_PATH", f"the output {name!r} has no location", "give it one in the flow file"
-            )
-        location = output.location.replace("{dataid}", self.dataid)
-        if not files.exists(self.spark, location):
-            raise AttemptError(
-                "DATA_NOT_READY",
-                f"there is nothing at {location}",
-                "put the data there, then resubmit the chunk",
-            )
-        frame = files.read(self.spark, output.dataset, [location])
+        location = self._adoptable(output)
+        frame = self.stored(output.dataset, location)
         if formats.CORRUPT_COLUMN in frame.columns:
             frame = self._without_broken(Input(dataset=output.dataset, chunks=()), frame)
         watch, describe = self._observed(output, frame)
         watch.frame.write.format("noop").mode("overwrite").save()
-        self._written[name] = describe(location)
+        found = replace(describe(location), is_adopted=True)
+        if output.dataset.format in formats.TABLES and found.rows == 0:
+            raise _nothing_at(f"{location} for {self.dataid}")
+        self._written[name] = found
+
+    def stored(
+        self,
+        dataset: Dataset,
+        location: str,
+        *,
+        is_staged: bool = False,
+        columns: Sequence[str] | None = None,
+    ) -> DataFrame:
+        """An output as it lies there, before anybody else sees it."""
+        if dataset.format not in formats.TABLES:
+            frame = files.read(self.spark, dataset, [location])
+            return frame if columns is None else frame.select(*map(declared_checks.quoted, columns))
+        hosts = self.order.allowed_hosts
+        if is_staged:
+            return reading.read_staged(self.spark, dataset, self.attempt, hosts, columns)
+        return reading.read(self.spark, dataset, [self.dataid], hosts, columns)
 
     def written(self) -> dict[str, Written]:
         return dict(self._written)
@@ -256,9 +274,21 @@ class Context:
 
         return watch, describe
 
-    def _load(self, source: Input) -> DataFrame:
-        if source.dataset.format in formats.FILES or source.dataset.format in {"delta", "iceberg"}:
+    def _adoptable(self, output: Output) -> str:
+        if output.dataset.format in formats.TABLES:
+            return table_of(output.dataset, self.order.allowed_hosts).url
+        location = _located(output).replace("{dataid}", self.dataid)
+        if not files.exists(self.spark, location):
+            raise _nothing_at(location)
+        return location
+
+    def _load(self, source: Input, columns: Sequence[str] | None) -> DataFrame:
+        kind = source.dataset.format
+        if kind in formats.FILES or kind in formats.LAKES:
             return files.read(self.spark, source.dataset, source.locations)
+        if kind in formats.TABLES:
+            dataids = [chunk.dataid for chunk in source.chunks]
+            return reading.read(self.spark, source.dataset, dataids, self.order.allowed_hosts, columns)
         raise AttemptError(
             "INVALID_PATH",
             f"the input {source.name!r} has the format {source.dataset.format!r}, which ctx.read does not read",
@@ -266,13 +296,9 @@ class Context:
         )
 
     def _store(self, frame: DataFrame, output: Output) -> str:
-        if output.location is None:
-            raise AttemptError(
-                "INVALID_PATH",
-                f"the output {output.name!r} has no location",
-                "give the dataset a location in the flow file",
-            )
-        location = attempt_location(output.location, self.dataid, self.attempt)
+        if output.dataset.format in formats.TABLES:
+            return writing.stage(frame, output, self.order)
+        location = attempt_location(_located(output), self.dataid, self.attempt)
         files.write(frame, output.dataset, location)
         return location
 
@@ -299,6 +325,22 @@ class Context:
     def _free_name(self, name: str) -> str:
         taken = {one.name for one in self._sieves}
         return name if name not in taken else f"{name} ({len(taken)})"
+
+
+def _located(output: Output) -> str:
+    if output.location is None:
+        raise AttemptError(
+            "INVALID_PATH",
+            f"the output {output.name!r} has no location, and the format {output.dataset.format!r} needs one",
+            "give the dataset a location in the flow file",
+        )
+    return output.location
+
+
+def _nothing_at(where: str) -> AttemptError:
+    return AttemptError(
+        "DATA_NOT_READY", f"there is nothing at {where}", "put the data there, then resubmit the chunk"
+    )
 
 
 def _named(known: Mapping[str, T], name: str, what: str, jobid: str) -> T:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SECRET = 'it\'s $HOME/"pass"\nword \u00fc%'  # noqa: S105
 TOLD = "hunter-2-canary"
 AWKWARD = "a'b\"c $HOME `id` \\ / \u00e9\n2nd line"
+ALLOWED = {"DATAFLOW_ALLOWED_HOSTS": "db7"}
 FLOW = """
 [flow]
 name = "scripts"
@@ -93,7 +94,7 @@ class Scripts:
         )
 
     def run(self) -> int:
-        return self.start("--once", wait=False).ended()
+        return self.start("--once", wait=False, env=ALLOWED).ended()
 
     def attempt(self, dataid: str = "1") -> dict[str, Any]:
         row = self.connection.execute(
@@ -113,7 +114,19 @@ def scripts(
     dsn: str, settings: Settings, connection: psycopg.Connection, tmp_path: Path
 ) -> Iterator[Scripts]:
     with daemons(dsn, tmp_path / "flow.toml", tmp_path) as start:
-        yield Scripts(tmp_path, settings, connection, start)
+        allowed = settings.model_copy(update={"allowed_hosts": ["db7"]})
+        yield Scripts(tmp_path, allowed, connection, start)
+
+
+def test_a_script_is_sent_to_no_host_that_is_not_allowed(scripts: Scripts) -> None:
+    scripts.declare("#!/bin/sh\ntouch begun\n")
+    scripts.arrive("1")
+    scripts.connection.execute("UPDATE dataflow.dataset SET hostname = 'evil' WHERE hostname = 'db7'")
+    assert scripts.run() == 1
+    refused = scripts.attempt()
+    assert (refused["code"], refused["retry_at"]) == ("INVALID_PATH", None)
+    assert "evil is no host that tables may be on here" in refused["error"]
+    assert not (scripts.directory / "begun").exists()
 
 
 def test_a_script_finds_what_it_expects_byte_for_byte_and_publishes_what_it_writes(scripts: Scripts) -> None:
@@ -235,7 +248,7 @@ def test_a_script_that_asks_for_a_later_time_spends_no_try(scripts: Scripts) -> 
         'max_attempts = 1\nretry_delay = "0s"',
     )
     scripts.arrive("1")
-    daemon = scripts.start()
+    daemon = scripts.start(env=ALLOWED)
     daemon.said("attempt.finished", times=4)
     assert daemon.stop() == 0
     assert (scripts.attempt()["number"], scripts.attempt()["tries"]) == (4, 1)

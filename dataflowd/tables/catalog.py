@@ -1,0 +1,83 @@
+"""What a database says about a table, its errors in our words, and statements of sql/tables.sql filled in."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from dataflowd import sqlfiles
+from dataflowd.faults import AttemptError
+from dataflowd.masking import mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from dataflowd.tables.place import Table
+
+UNREACHABLE_CLASSES = ("08", "53", "57")  # connection, resources, an operator's intervention
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str  # as the server writes it, without length and precision
+    kind: str  # its name in the catalogue; of a domain, that of its base
+    modifier: int
+    is_required: bool  # NOT NULL and nothing to fill it
+    is_filled: bool  # by a default or an identity
+    is_generated: bool
+
+
+def statement(name: str, **parts: sql.Composable) -> sql.Composed:
+    return sql.SQL(sqlfiles.table_statement(name).removesuffix(";")).format(**parts)
+
+
+@contextmanager
+def connection(table: Table) -> Iterator[psycopg.Connection[Row]]:
+    """Autocommit; what the server says against it is told with a code."""
+    with spoken(table), psycopg.connect(table.login.conninfo(), autocommit=True) as opened:
+        opened.execute(statement("begin"))
+        yield opened
+
+
+@contextmanager
+def spoken(table: Table) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        # The detail would show rows, and errors are stored.
+        said = mask(error.diag.message_primary or str(error).strip() or type(error).__name__)
+        if error.sqlstate is None or error.sqlstate.startswith(UNREACHABLE_CLASSES):
+            raise AttemptError(
+                "DATABASE_UNREACHABLE",
+                f"cannot reach the table {table}: {said}",
+                "see whether the database answers, and whether hostname, port, database and username are right",
+            ) from None
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            raise AttemptError(
+                "NOT_ALLOWED",
+                f"the role may not use the table {table}: {said}",
+                "to read takes SELECT; to write CREATE on the schema, and SELECT, INSERT and DELETE on the table",
+            ) from None
+        raise AttemptError(
+            "WRONG_DATA", f"the table {table} refuses it: {said}", "correct the data or the table"
+        ) from None
+
+
+def rows(
+    opened: psycopg.Connection[Row], what: sql.Composed, parameters: Mapping[str, Any] | None = None
+) -> list[Row]:
+    found = opened.execute(what, parameters)
+    return found.fetchall() if found.description else []
+
+
+def columns(opened: psycopg.Connection[Row], table: Table) -> list[Column]:
+    """Empty: there is no such table."""
+    named = {"schema": table.schema, "table": table.name}
+    return [Column(*row) for row in rows(opened, statement("columns"), named)]

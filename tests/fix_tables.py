@@ -1,0 +1,77 @@
+"""A database that holds tables of datasets, in the same server as the control database and apart from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg import conninfo
+
+from dataflowd.order import Chunk, Connection, Dataset, Input, Order, Output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DAY = "2026-01-01"
+
+
+@dataclass
+class Warehouse:
+    dsn: str
+    connection: psycopg.Connection
+
+    @property
+    def there(self) -> dict[str, Any]:
+        """How a flow's dataset names it."""
+        known = conninfo.conninfo_to_dict(self.dsn)
+        return {
+            "hostname": known["host"],
+            "port": int(known["port"] or 0),
+            "database": known["dbname"],
+            "username": known["user"],
+        }
+
+    @property
+    def host(self) -> str:
+        return str(self.there["hostname"])
+
+    def do(self, statement: LiteralString, *parameters: Any) -> list[tuple[Any, ...]]:
+        found = self.connection.execute(statement, parameters or None)
+        return found.fetchall() if found.description else []
+
+    def tables(self) -> set[str]:
+        return {
+            name
+            for [name] in self.do(
+                "SELECT relname::text FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'"
+            )
+        }
+
+    def dataset(self, table: str, name: str | None = None, **known: Any) -> Dataset:
+        login = Connection(**self.there, tablename=table)
+        return Dataset(name=name or table, format="postgres", connection=login, **known)
+
+    def order(
+        self, source: Input | Dataset, target: Output | Dataset, attempt: int = 7, **known: Any
+    ) -> Order:
+        """To copy one to the other, of the same day."""
+        reads = source if isinstance(source, Input) else Input(dataset=source, chunks=(Chunk(dataid=DAY),))
+        writes = target if isinstance(target, Output) else Output(dataset=target, location=None)
+        settings = {"jobid": "copy", "dataid": DAY, "tag": "dataflow-test", "code": "dataflowd.jobs:copy"}
+        return Order(
+            attempt=attempt,
+            directory="",
+            inputs={reads.name: reads},
+            outputs={writes.name: writes},
+            allowed_roots=("/",),
+            allowed_hosts=(self.host,),
+            **settings | known,
+        )
+
+
+@pytest.fixture
+def warehouse(empty_dsn: str) -> Iterator[Warehouse]:
+    with psycopg.connect(empty_dsn, autocommit=True) as connection:
+        yield Warehouse(empty_dsn, connection)
