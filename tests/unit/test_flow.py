@@ -112,7 +112,24 @@ def test_ten_mistakes_are_all_reported_with_their_lines(host: Settings) -> None:
     [
         ("[dataset.c]", "8: dataset.c.location is missing for format 'parquet'"),
         ("[dataset.c]\nformat = 'postgres'", "8: dataset.c.tablename is missing"),
-        ("[dataset.c]\nformat = 'iceberg'", "8: dataset.c.location and tablename are missing"),
+        ("[dataset.c]\nformat = 'iceberg'", "8: dataset.c.location is missing for format 'iceberg'"),
+        (
+            "[dataset.c]\nformat = 'postgres'\ntablename = 't'\nhostname = 'db7'",
+            "11: dataset.c.hostname is 'db7', where tables may not be; use localhost, or add it to .* allowed_hosts",
+        ),
+        (
+            "[dataset.c]\nformat = 'postgres'\ntablename = 't'\noptions = { partitions = 2 }",
+            "11: dataset.c.options has only one of partitions and partition_column",
+        ),
+        (
+            "[dataset.c]\nformat = 'postgres'\ntablename = 't'\noptions = { dbtable = 'x' }",
+            "11: dataset.c.options has 'dbtable', which no table takes",
+        ),
+        (
+            "[dataset.c]\nformat = 'postgres'\ntablename = 't'\n"
+            "[job.j]\npython = 'dataflowd.jobs:copy'\ninputs = ['raw']\noutputs = ['c']",
+            "8: job 'j' writes the table of 'c', whose chunks cannot be told apart; .*dataid_column",
+        ),
         ("[dataset.'ä']\nlocation = '{root}/c'", "8: 'ä' cannot name a dataset"),
         ("[dataset.today]\nlocation = '{root}/c'", "8: the dataset 'today' is built in"),
         ("[datasets.c]", r"8: unknown key 'datasets' \(did you mean 'dataset'\?\)"),
