@@ -15,7 +15,7 @@ from psycopg.types.json import Jsonb
 import dataflowd.flow
 from dataflowd.attempt import Attempt, Result
 from dataflowd.declared import Declared
-from dataflowd.engine.command import command_engine
+from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
 
@@ -137,7 +137,8 @@ async def loading(world: World, settings: Settings) -> AsyncIterator[Loading]:
     raw = Path(settings.effective_root) / "raw"
     raw.mkdir(parents=True)
     (raw / "s1.csv").write_text("1,ann\n2,bob\n")
-    engine = SparkEngine(settings, declared, Orders(settings), command_engine(settings, declared))
+    orders = Orders(settings)
+    engine = SparkEngine(settings, declared, orders, CommandEngine(settings, declared, orders))
     try:
         world.ready("raw", "s1")
         yield Loading(world, engine, world.daemon(), settings.flows[0].parent)
