@@ -126,8 +126,7 @@ def test_ten_mistakes_are_all_reported_with_their_lines(host: Settings) -> None:
             "11: dataset.c.options has 'dbtable', which no table takes",
         ),
         (
-            "[dataset.c]\nformat = 'postgres'\ntablename = 't'\n"
-            "[job.j]\npython = 'dataflowd.jobs:copy'\ninputs = ['raw']\noutputs = ['c']",
+            "[dataset.c]\nformat = 'postgres'\ntablename = 't'\n[job.j]\npython = 'dataflowd.jobs:copy'\ninputs = ['a']\noutputs = ['c']",
             "8: job 'j' writes the table of 'c', whose chunks cannot be told apart; .*dataid_column",
         ),
         ("[dataset.'ä']\nlocation = '{root}/c'", "8: 'ä' cannot name a dataset"),
