@@ -159,7 +159,7 @@ class Context:
         `columns`: only these. Of files Spark reads no others than it needs by itself; a table sends what is named here.
         """
         source = self.input(name)
-        if columns is not None and source.dataset.format not in formats.TABLES:
+        if columns is not None and (name in self.frames or source.dataset.format not in formats.TABLES):
             return self.read(name).select(*map(declared_checks.quoted, columns))
         frame = self.frames[name] if name in self.frames else self._load(source, columns)
         if self.sample is not None:
