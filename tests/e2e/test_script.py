@@ -324,7 +324,7 @@ def test_jobs_run_as_another_user_who_alone_can_read_the_key(reachable: Scripts)
     reachable.arrive("1")
     shutil.chown(reachable.settings.data_dir / "key", "nobody")
     shutil.chown(reachable.root, "nobody")
-    daemon = reachable.start("--once", wait=False, env={"DATAFLOW_RUNNER_USER": "nobody"})
+    daemon = reachable.start("--once", wait=False, env=ALLOWED | {"DATAFLOW_RUNNER_USER": "nobody"})
     assert daemon.ended() == 0, reachable.attempt()
     assert reachable.log().splitlines() == ["nobody", pwd.getpwnam("nobody").pw_dir]
     made = reachable.root / "clean" / "dataid=1" / f"attempt={reachable.attempt()['attempt']}"

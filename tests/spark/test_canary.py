@@ -28,7 +28,7 @@ FLOW = """
 [flow]
 name = "canary"
 [dataset.bank]
-format = "postgres"
+format = "jdbc"
 hostname = "db7"
 database = "bank"
 tablename = "accounts"
