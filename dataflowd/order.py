@@ -46,6 +46,14 @@ class Dataset:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Which records of a keyed source a chunk consists of; for the bounds see sql/functions/partition.sql."""
+
+    columns: tuple[str, ...]
+    bounds: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Chunk:
     """One version of one input chunk, as its manifest describes it; without a manifest, files and rows are unknown."""
 
@@ -55,6 +63,7 @@ class Chunk:
     files: tuple[dict[str, Any], ...] | None = None
     rows: int | None = None
     validated: bool = True
+    batch: Batch | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +155,14 @@ class Order:
 
 
 def _chunk(document: dict[str, Any]) -> Chunk:
-    files = document.get("files")
-    return Chunk(**document | {"files": None if files is None else tuple(files)})
+    files, batch = document.get("files"), document.get("batch")
+    return Chunk(
+        **document
+        | {
+            "files": None if files is None else tuple(files),
+            "batch": batch and Batch(columns=tuple(batch["columns"]), bounds=batch["bounds"]),
+        }
+    )
 
 
 def attempt_location(location: str, dataid: str, attempt: int) -> str:

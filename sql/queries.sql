@@ -312,3 +312,16 @@ SELECT jobid::text, kind, config_hash, retired FROM dataflow._known_job(%(jobid)
 
 -- next_inputs: what a job would read next
 SELECT * FROM dataflow.next_inputs(%(jobid)s);
+
+-- partition_source: what is needed to reach a source
+SELECT dataflow._described(d) AS dataset FROM dataflow.dataset d WHERE d.datasetid = %(datasetid)s;
+
+-- partition_create: store a split and register its batches
+SELECT dataflow.create_partitioning(%(datasetid)s, %(name)s, %(columns)s::text[], %(kind)s, %(size)s, %(batches)s::jsonb, %(held)s) AS batches;
+
+-- partition_list: partitionings and the state of their batches
+SELECT * FROM dataflow.partitionings(%(datasetid)s);
+
+-- partition_delete: forget a partitioning and its chunks, or only count them
+SELECT dataflow.delete_partitioning(%(datasetid)s, %(name)s, %(dry_run)s) AS batches;
+

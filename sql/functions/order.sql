@@ -1,6 +1,7 @@
 -- What a runner has to know about an attempt. The fencing token opens it and is not part of it: job code could read it.
 
--- {"inputs": {dataset: {"dataset": {...}, "chunks": [{"dataid", "version", "location", "files", "rows", "validated"}]}},
+-- {"inputs": {dataset: {"dataset": {...}, "chunks": [{"dataid", "version", "location", "files", "rows", "validated",
+--  "batch": {"columns", "bounds"} or null}]}},
 --  "outputs": {dataset: {"dataset": {...}, "location"}}, "resolved": [{"mark", "repaired": {column: value} or null}]}
 CREATE OR REPLACE FUNCTION dataflow.work_order(attempt bigint, token uuid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -60,7 +61,8 @@ BEGIN
     SELECT coalesce(jsonb_object_agg(c.datasetid, jsonb_build_object('dataset', c.dataset, 'chunks', c.chunks)), '{}') INTO sources FROM (
         SELECT d.datasetid, dataflow._described(d) AS dataset, coalesce(jsonb_agg(jsonb_build_object(
             'dataid', k.dataid, 'version', k.version, 'location', coalesce(m.location, replace(d.location, '{dataid}', k.dataid)),
-            'files', m.files, 'rows', m.rows, 'validated', coalesce(s.validated, true)) ORDER BY s.sortkey, k.dataid)
+            'files', m.files, 'rows', m.rows, 'validated', coalesce(s.validated, true),
+            'batch', CASE WHEN b.bounds IS NOT NULL THEN jsonb_build_object('columns', to_jsonb(p.key_columns), 'bounds', b.bounds) END) ORDER BY s.sortkey, k.dataid)
             FILTER (WHERE k.dataid IS NOT NULL), '[]') AS chunks
         FROM dataflow.job_input i
         JOIN dataflow.dataset d ON d.datasetid = i.datasetid
@@ -70,6 +72,8 @@ BEGIN
         ) AS k ON true
         LEFT JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.dataid = k.dataid AND s.locktype = 'OUT'
         LEFT JOIN dataflow.manifest m ON m.datasetid = d.datasetid AND m.dataid = k.dataid AND m.version = k.version
+        LEFT JOIN dataflow.batch b ON b.datasetid = d.datasetid AND b.dataid = k.dataid
+        LEFT JOIN dataflow.partitioning p ON p.datasetid = b.datasetid AND p.partitioning = b.partitioning
         WHERE i.jobid = _order.jobid
         GROUP BY d.datasetid
     ) AS c;

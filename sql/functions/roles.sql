@@ -37,7 +37,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.runs(text, boolean, timestamptz, integer), dataflow.attempts(text, text), dataflow.run_state(text, text),
     dataflow.root_causes(text, text), dataflow.why(text, text), dataflow.blockers(text), dataflow.select_chunks(jsonb),
     dataflow.dataid_range(text), dataflow.lineage(text, text), dataflow.job_stats(text),
-    dataflow.quarantine_groups(text, text, boolean), dataflow.quarantine_export(text, text[], boolean),
+    dataflow.partitionings(text), dataflow.quarantine_groups(text, text, boolean), dataflow.quarantine_export(text, text[], boolean),
     dataflow.quarantined(text, text, boolean, integer), dataflow.quarantine_record(text, text, text), dataflow.prunable(interval)
     TO dataflow_reader;
 
@@ -49,6 +49,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.resubmit(jsonb, boolean, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
     dataflow.hold_chunks(jsonb, text, boolean), dataflow.release_chunks(jsonb, boolean), dataflow.cancel_runs(jsonb, text, boolean),
     dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb),
+    dataflow.create_partitioning(text, text, text[], text, bigint, jsonb, boolean), dataflow.delete_partitioning(text, text, boolean),
     dataflow.resolve_records(text, jsonb), dataflow.replay(text, text[], boolean, boolean),
     dataflow.seal(text, text, text),
     dataflow.collect(text[], text[], bigint[], interval, interval, boolean)
