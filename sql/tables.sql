@@ -25,6 +25,22 @@ SELECT {columns} FROM {source} WHERE {condition};
 -- extremes: between which values a column lies
 SELECT min({column}), max({column}) FROM {source} WHERE {condition};
 
+-- split: where each batch of so many records begins in the order of the key, and how many come before it; and the last record
+SELECT {texts}, n, first, is_last FROM (
+    SELECT {keys}, row_number() OVER w - 1 AS n, rank() OVER w - 1 AS first, lead(1) OVER w IS NULL AS is_last
+    FROM {source} WHERE {present} WINDOW w AS (ORDER BY {keys})
+) AS ranked
+WHERE n %% %(size)s::bigint = 0 OR is_last ORDER BY n;
+
+-- keyed: how many records there are that have a key, and how many keys
+SELECT count(*), count(DISTINCT ({keys})) FROM {source} WHERE {present};
+
+-- keyless: how many have none
+SELECT count(*) FROM {source} WHERE NOT ({present});
+
+-- every: the keys whose rank leaves a rest; equal keys stay together
+({keys}) IN (SELECT {keys} FROM (SELECT {keys}, dense_rank() OVER (ORDER BY {keys}) - 1 AS n FROM {source} WHERE {present}) AS ranked WHERE n % {every} = {rest});
+
 -- as_type: whether a dataid can be a value of a column
 SELECT %(dataid)s::{type};
 

@@ -46,6 +46,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "pause": ("control", "start no new attempts"),
         "resume": ("control", "go on"),
         "concurrency": ("control", "show or set how many attempts run at a time"),
+        "partition": ("partition", "split a keyed source into batches: create, list, delete"),
         "quarantine": ("quarantine", "bad records: list, show, resolve"),
     },
     "Maintain": {

@@ -323,6 +323,26 @@ KEYS: dict[str, Shape] = {
         },
         is_list=False,
     ),
+    "partition create": Shape(
+        {"datasetid": "text", "partitioning": "text", "batches": "integer", "items": "integer?"},
+        is_list=False,
+    ),
+    "partition list": Shape(
+        {
+            "datasetid": "text",
+            "partitioning": "text",
+            "key_columns": "list",
+            "kind": "text",
+            "size": "integer?",
+            "created": "time",
+            "batches": "integer",
+            "items": "integer?",
+            "ready": "integer",
+            "held": "integer",
+            "consumed": "integer",
+        }
+    ),
+    "partition delete": Shape({"dry_run": "boolean", "batches": "integer"}, is_list=False),
     "quarantine list": Shape(
         {
             "jobid": "text",

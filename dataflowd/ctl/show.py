@@ -111,8 +111,8 @@ def first_line(text: str | None) -> str | None:
     return text.strip().partition("\n")[0] if text else text
 
 
-def counted(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def counted(number: int, thing: str, things: str = "") -> str:
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

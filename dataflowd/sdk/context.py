@@ -18,9 +18,9 @@ from dataflowd.faults import AttemptError
 from dataflowd.formats import files
 from dataflowd.masking import mask, printable
 from dataflowd.nearest import did_you_mean
-from dataflowd.order import Input, attempt_location
+from dataflowd.order import Chunk, Input, attempt_location
+from dataflowd.sdk import batches, repairs
 from dataflowd.sdk import quarantine as sieves
-from dataflowd.sdk import repairs
 from dataflowd.sdk.watch import Watch
 from dataflowd.tables import reading, writing
 from dataflowd.tables.place import table_of
@@ -236,7 +236,7 @@ class Context:
         hosts = self.order.allowed_hosts
         if is_staged:
             return reading.read_staged(self.spark, dataset, self.attempt, hosts, columns)
-        return reading.read(self.spark, dataset, [self.dataid], hosts, columns)
+        return reading.read(self.spark, dataset, [Chunk(dataid=self.dataid)], hosts, columns)
 
     def written(self) -> dict[str, Written]:
         return dict(self._written)
@@ -285,10 +285,10 @@ class Context:
     def _load(self, source: Input, columns: Sequence[str] | None) -> DataFrame:
         kind = source.dataset.format
         if kind in formats.FILES or kind in formats.LAKES:
-            return files.read(self.spark, source.dataset, source.locations)
+            frame = files.read(self.spark, source.dataset, source.locations)
+            return batches.chosen(frame, source.chunks)
         if kind in formats.TABLES:
-            dataids = [chunk.dataid for chunk in source.chunks]
-            return reading.read(self.spark, source.dataset, dataids, self.order.allowed_hosts, columns)
+            return reading.read(self.spark, source.dataset, source.chunks, self.order.allowed_hosts, columns)
         raise AttemptError(
             "INVALID_PATH",
             f"the input {source.name!r} has the format {source.dataset.format!r}, which ctx.read does not read",

@@ -13,7 +13,7 @@ from dataflowd.nearest import did_you_mean
 from dataflowd.tables import catalog, ledger
 from dataflowd.tables.catalog import statement
 from dataflowd.tables.place import Table, table_of
-from dataflowd.tables.slices import Slice
+from dataflowd.tables.slices import Keyed, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from dataflowd.order import Dataset, Input
+    from dataflowd.order import Chunk, Dataset, Input
     from dataflowd.tables.catalog import Column, Row
     from dataflowd.tables.source import Reading
 
@@ -32,7 +32,7 @@ def check_input(source: Input, allowed_hosts: Sequence[str]) -> None:
     """The host's side of the five questions: reachable, of the right columns, and of the attempt that the manifest names."""
     table = table_of(source.dataset, allowed_hosts)
     with catalog.connection(table) as opened:
-        _planned(opened, table, source.dataset, [chunk.dataid for chunk in source.chunks], None)
+        _planned(opened, table, source.dataset, source.chunks, None)
         for chunk in source.chunks:
             named = next((file["attempt"] for file in chunk.files or () if "attempt" in file), None)
             if named is not None:
@@ -56,7 +56,7 @@ def _check_published(
 def read(
     spark: SparkSession,
     dataset: Dataset,
-    dataids: Sequence[str],
+    chunks: Sequence[Chunk],
     allowed_hosts: Sequence[str],
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
@@ -64,7 +64,7 @@ def read(
 
     table = table_of(dataset, allowed_hosts)
     with catalog.connection(table) as opened:
-        reading = _planned(opened, table, dataset, dataids, columns)
+        reading = _planned(opened, table, dataset, chunks, columns)
     return source.read(spark, reading)
 
 
@@ -89,7 +89,7 @@ def _planned(
     opened: psycopg.Connection[Row],
     table: Table,
     dataset: Dataset,
-    dataids: Sequence[str],
+    chunks: Sequence[Chunk],
     columns: Sequence[str] | None,
 ) -> Reading:
     """What is to be read, once it is known that the table can give it."""
@@ -116,7 +116,8 @@ def _planned(
         table,
         tuple(chosen),
         _schema(chosen, declared),
-        _slices(opened, there, dataset, dataids, options.get("dataid_column")),
+        _batches(table, there, dataset, chunks)
+        or _slices(opened, there, dataset, [chunk.dataid for chunk in chunks], options.get("dataid_column")),
         _partitions(dataset, options.get("partitions", "1")),
         None if split is None else _splitting(there, split, dataset),
     )
@@ -140,6 +141,24 @@ def _schema(columns: Sequence[Column], declared: dict[str, Any]) -> StructType:
     return StructType(
         [StructField(column.name, declared.get(column.name) or types.natural(column)) for column in columns]
     )
+
+
+def _batches(
+    table: Table, there: dict[str, Column], dataset: Dataset, chunks: Sequence[Chunk]
+) -> tuple[Keyed, ...]:
+    """Empty: the chunks are no batches."""
+    batches = [chunk.batch for chunk in chunks if chunk.batch is not None]
+    if not batches:
+        return ()
+    if len(batches) < len(chunks) or len({batch.columns for batch in batches}) > 1:
+        raise AttemptError(
+            "WRONG_DATA",
+            f"dataset {dataset.name}: its chunks {', '.join(chunk.dataid for chunk in chunks)} are not of one key",
+            "read the batches of one partitioning",
+        )
+    key = [existing(there, name, dataset, "key column") for name in batches[0].columns]
+    names, types = tuple(column.name for column in key), tuple(column.type for column in key)
+    return (Keyed(names, types, tuple(batch.bounds for batch in batches), table.schema, table.name),)
 
 
 def _slices(

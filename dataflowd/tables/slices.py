@@ -8,10 +8,13 @@ conditions refer to those: no value ever stands in a statement.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from psycopg import sql
+
+from dataflowd.tables.catalog import statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,12 +34,23 @@ class Slice:
     bounds: tuple[str | None, ...] = ()
 
 
+@dataclass(frozen=True)
+class Keyed:
+    """Batches of a partitioning, any of which a row may belong to. For the bounds see sql/functions/partition.sql."""
+
+    columns: tuple[str, ...]
+    types: tuple[str, ...]  # as the server writes them
+    bounds: tuple[dict[str, Any], ...]
+    schema: str
+    table: str
+
+
 class Conditions:
     """Slices as a condition, and the values that it refers to."""
 
-    def __init__(self, slices: Sequence[Slice]) -> None:
+    def __init__(self, slices: Sequence[Slice | Keyed]) -> None:
         self.values: dict[str, str] = {}
-        parts = [self._condition(one) for one in slices]
+        parts = [self._keyed(one) if isinstance(one, Keyed) else self._condition(one) for one in slices]
         self.sql: sql.Composable = sql.SQL(" AND ").join(parts) if parts else sql.SQL("true")
 
     def _condition(self, one: Slice) -> sql.Composable:
@@ -66,7 +80,53 @@ class Conditions:
             return sql.SQL("true") if below is None else sql.SQL("({} OR {} IS NULL)").format(below, column)
         return above if below is None else sql.SQL("({} AND {})").format(above, below)
 
+    def _keyed(self, one: Keyed) -> sql.Composable:
+        parts = sql.SQL(" OR ").join(self._batch(one, bounds) for bounds in one.bounds)
+        return sql.SQL("({})").format(parts)
+
+    def _batch(self, one: Keyed, bounds: dict[str, Any]) -> sql.Composable:
+        key = sql.SQL(", ").join(map(sql.Identifier, one.columns))
+        present = has_key(one.columns)
+        if bounds.get("null"):
+            return sql.SQL("NOT ({})").format(present)
+        if "keys" in bounds:
+            casts = sql.SQL(", ").join(
+                sql.SQL("(k ->> {})::{}").format(sql.Literal(place), sql.SQL(kind))
+                for place, kind in enumerate(one.types)
+            )
+            name = self._bound(json.dumps(bounds["keys"]))
+            return sql.SQL(
+                "({}) IN (SELECT {} FROM json_array_elements(current_setting({})::json) AS k)"
+            ).format(key, casts, sql.Literal(name))
+        if "every" in bounds:
+            return statement(
+                "every",
+                keys=key,
+                source=sql.Identifier(one.schema, one.table),
+                present=present,
+                every=sql.Literal(int(bounds["every"])),
+                rest=sql.Literal(int(bounds["rest"])),
+            )
+        parts = [present]
+        for operator, edge in ((">=", bounds["low"]), ("<", bounds["high"])):
+            if edge is not None:
+                values = sql.SQL(", ").join(
+                    self._typed(text, kind) for text, kind in zip(edge, one.types, strict=True)
+                )
+                parts.append(sql.SQL("({}) {} ({})").format(key, sql.SQL(operator), values))
+        return sql.SQL("({})").format(sql.SQL(" AND ").join(parts))
+
     def _value(self, one: Slice, bound: str | None) -> sql.Composable:
+        return self._typed(bound or "", one.type)
+
+    def _typed(self, text: str, kind: str) -> sql.Composable:
+        return sql.SQL("current_setting({})::{}").format(sql.Literal(self._bound(text)), sql.SQL(kind))
+
+    def _bound(self, text: str) -> str:
         name = f"dataflow.value_{len(self.values)}"
-        self.values[name] = bound or ""
-        return sql.SQL("current_setting({})::{}").format(sql.Literal(name), sql.SQL(one.type))
+        self.values[name] = text
+        return name
+
+
+def has_key(columns: Sequence[str]) -> sql.Composable:
+    return sql.SQL(" AND ").join(sql.SQL("{} IS NOT NULL").format(sql.Identifier(name)) for name in columns)

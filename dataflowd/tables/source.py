@@ -25,7 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from dataflowd import sqlfiles
 from dataflowd.tables import catalog, types
-from dataflowd.tables.slices import Conditions, Slice
+from dataflowd.tables.slices import Conditions, Keyed, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,14 +51,14 @@ class Reading:
     table: Table
     columns: tuple[Column, ...]
     schema: StructType
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[Slice | Keyed, ...] = ()
     partitions: int = 1
     partition_column: Column | None = None
 
 
 @dataclass
 class Part(datasource.InputPartition):  # type: ignore[misc]
-    slices: tuple[Slice, ...]
+    slices: tuple[Slice | Keyed, ...]
 
 
 def read(spark: SparkSession, reading: Reading) -> DataFrame:
@@ -193,7 +193,9 @@ def _selected(column: Column) -> sql.Composable:
     return name if types.is_plain(column) else sql.SQL("{}::text AS {}").format(name, name)
 
 
-def _bounds(reading: Reading, column: Column, slices: Sequence[Slice]) -> list[tuple[str | None, str | None]]:
+def _bounds(
+    reading: Reading, column: Column, slices: Sequence[Slice | Keyed]
+) -> list[tuple[str | None, str | None]]:
     """Equal steps between the least and the greatest value; the outer parts are open."""
     conditions = Conditions(slices)
     what = catalog.statement(

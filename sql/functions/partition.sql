@@ -20,6 +20,10 @@ DECLARE
     made bigint;
 BEGIN
     PERFORM dataflow._known_dataset(create_partitioning.datasetid);
+    IF create_partitioning.partitioning !~ '^[A-Za-z][A-Za-z0-9_.-]{0,62}$' THEN
+        RAISE EXCEPTION 'not a name: %', quote_literal(left(partitioning, 80)) USING ERRCODE = 'DF400',
+            HINT = 'a letter, then up to 62 letters, digits, and _ . -; such as size_5000';
+    END IF;
     SELECT o.jobid INTO producer FROM dataflow.job_output o WHERE o.datasetid = create_partitioning.datasetid;
     IF FOUND THEN
         RAISE EXCEPTION 'dataset % is made by job %, and has its chunks from there', datasetid, producer USING ERRCODE = 'DF409',
@@ -46,7 +50,7 @@ COMMENT ON FUNCTION dataflow.create_partitioning(text, text, text[], text, bigin
     'Stores a split of a source, [{"dataid", "bounds", "items"}], and registers its batches as chunks; held => true puts them on hold. dataflowctl partition create computes the split';
 
 CREATE OR REPLACE FUNCTION dataflow.partitionings(dataset text DEFAULT NULL) RETURNS TABLE (
-    datasetid text, partitioning text, key_columns text[], kind text, size bigint, created timestamptz, batches bigint, items numeric, ready bigint, held bigint,
+    datasetid text, partitioning text, key_columns text[], kind text, size bigint, created timestamptz, batches bigint, items bigint, ready bigint, held bigint,
     consumed bigint
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -61,7 +65,7 @@ BEGIN
     SELECT p.datasetid::text, p.partitioning::text, p.key_columns, p.kind, p.size, p.created, n.batches, n.items, n.ready, n.held, n.consumed
     FROM dataflow.partitioning p
     CROSS JOIN LATERAL (
-        SELECT count(*) AS batches, sum(b.items) AS items, count(*) FILTER (WHERE s.status = 'READY') AS ready,
+        SELECT count(*) AS batches, sum(b.items)::bigint AS items, count(*) FILTER (WHERE s.status = 'READY') AS ready,
             count(*) FILTER (WHERE s.status IN ('HOLD', 'PENDING')) AS held,
             count(*) FILTER (WHERE EXISTS (
                 SELECT FROM dataflow.datastatus r WHERE r.datasetid = b.datasetid AND r.dataid = b.dataid AND r.locktype = 'IN' AND r.status = 'DONE')) AS consumed

@@ -289,7 +289,7 @@ def test_a_window_reads_its_chunks_and_a_table_without_dataids_is_one_chunk(
     whole = warehouse.dataset("t")
     assert context(warehouse.order(whole, out), spark).read("t").count() == 9
     with pytest.raises(AttemptError, match="2 chunks are wanted, and without a dataid_column"):
-        reading.read(spark, whole, ["a", "b"], [warehouse.host])
+        reading.read(spark, whole, [Chunk(dataid="a"), Chunk(dataid="b")], [warehouse.host])
 
 
 def test_a_password_is_seen_by_the_server_alone(

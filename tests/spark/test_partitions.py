@@ -1,0 +1,227 @@
+"""Batches of tables and of files: all of them together are the source, and no two overlap."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from psycopg import sql
+
+from dataflowd import partition
+from dataflowd.errors import EXIT
+from dataflowd.order import Batch, Chunk, Dataset
+from dataflowd.partition import Split
+from dataflowd.sdk import batches
+from dataflowd.splitting import FileSource
+from dataflowd.tables import catalog, reading
+from dataflowd.tables.place import table_of
+from dataflowd.tables.slices import Conditions
+from dataflowd.tables.splitting import TableSource
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import psycopg
+    from pyspark.sql import SparkSession
+
+    from tests.fix_postgres import RunCtl
+    from tests.fix_tables import Warehouse
+
+SPLITS: list[tuple[partition.Kind, int]] = [("size", 3), ("size", 1000), ("every", 4), ("count", 3)]
+# Gaps, duplicates (also across a boundary), no key at all, quotes, what sorts differently as text.
+ROWS = [
+    *(
+        (number, f"k{number % 7}", dt.date(2026, 1, 1 + number % 3))
+        for number in (1, 2, 3, 3, 3, 3, 10, 11, 200)
+    ),
+    (None, "none", dt.date(2026, 1, 1)),
+    (5, 'O\'Neil "x" %s {} ü', None),
+]
+COLUMNS = "id int, name text, day date"
+
+
+def split_table(warehouse: Warehouse, dataset: Dataset, split: Split) -> list[dict[str, Any]]:
+    with catalog.connection(table_of(dataset, [warehouse.host])) as opened:
+        return partition.batches(TableSource(opened, dataset, split.columns, [warehouse.host]), split)
+
+
+def rows_of(warehouse: Warehouse, dataset: Dataset, split: Split, bounds: dict[str, Any]) -> list[Any]:
+    """What the condition of a batch finds, asked of the table itself."""
+    chunk = Chunk(dataid="x", batch=Batch(columns=split.columns, bounds=bounds))
+    table = table_of(dataset, [warehouse.host])
+    with catalog.connection(table) as opened:
+        there = {column.name: column for column in catalog.columns(opened, table)}
+        conditions = Conditions(reading._batches(table, there, dataset, [chunk]))
+        bind = "SELECT set_config(key, value, false) FROM json_each_text(%s::json)"
+        opened.execute(bind, [json.dumps(conditions.values)])
+        what = catalog.statement(
+            "read", columns=_all(there), source=table.identifier, condition=conditions.sql
+        )
+        return catalog.rows(opened, what)
+
+
+def _all(there: dict[str, Any]) -> Any:
+    return sql.SQL(", ").join(map(sql.Identifier, there))
+
+
+def fill(warehouse: Warehouse, rows: Sequence[tuple[Any, ...]]) -> Dataset:
+    warehouse.do("DROP TABLE IF EXISTS source")
+    warehouse.do("CREATE TABLE source (id int, name text, day date)")
+    with warehouse.connection.cursor() as cursor:
+        cursor.executemany("INSERT INTO source VALUES (%s, %s, %s)", list(rows))
+    return warehouse.dataset("source")
+
+
+def assert_whole(
+    warehouse: Warehouse, dataset: Dataset, split: Split, rows: Sequence[tuple[Any, ...]]
+) -> None:
+    made = split_table(warehouse, dataset, split)
+    assert made == split_table(warehouse, dataset, split)
+    found = [rows_of(warehouse, dataset, split, batch["bounds"]) for batch in made]
+    assert Counter(row for batch in found for row in batch) == Counter(rows)
+    for batch, there in zip(made, found, strict=True):
+        assert there, batch
+        assert batch["items"] in {None, len(there)}, batch
+
+
+@pytest.mark.parametrize(("kind", "size"), SPLITS)
+@pytest.mark.parametrize("columns", [("id",), ("name",), ("name", "id"), ("day", "name")])
+def test_the_batches_of_a_table_are_the_table(
+    warehouse: Warehouse, kind: partition.Kind, size: int, columns: tuple[str, ...]
+) -> None:
+    assert_whole(warehouse, fill(warehouse, ROWS), Split("p", columns, kind, size), ROWS)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.none() | st.integers(-5, 20),
+            st.none()
+            | st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=3),
+            st.none() | st.dates(dt.date(1990, 1, 1), dt.date(1990, 1, 4)),
+        ),
+        max_size=25,
+    ),
+    columns=st.permutations(["id", "name", "day"]).flatmap(
+        lambda names: st.integers(1, 3).map(lambda width: tuple(names[:width]))
+    ),
+    kind=st.sampled_from(["size", "every", "count"]),
+    size=st.integers(1, 30),
+)
+def test_whatever_the_rows_nothing_is_lost_and_nothing_doubled(
+    warehouse: Warehouse,
+    rows: list[tuple[Any, ...]],
+    columns: tuple[str, ...],
+    kind: partition.Kind,
+    size: int,
+) -> None:
+    assert_whole(warehouse, fill(warehouse, rows), Split("p", columns, kind, size), rows)
+
+
+def test_a_batch_is_read_by_its_index_and_not_by_a_scan(warehouse: Warehouse) -> None:
+    warehouse.do("CREATE TABLE source (id int PRIMARY KEY, filler text)")
+    warehouse.do("INSERT INTO source SELECT i, repeat('x', 50) FROM generate_series(1, 50000) i")
+    warehouse.do("ANALYZE source")
+    dataset, split = warehouse.dataset("source"), Split("p", ("id",), "size", 500)
+    made = split_table(warehouse, dataset, split)
+    assert (len(made), made[50]["bounds"]) == (100, {"low": ["25001"], "high": ["25501"]})
+    before = _pages(warehouse)
+    assert len(rows_of(warehouse, dataset, split, made[50]["bounds"])) == 500
+    assert _pages(warehouse) - before < 60
+
+
+def _pages(warehouse: Warehouse) -> int:
+    warehouse.do("SELECT pg_stat_force_next_flush()")
+    [[pages]] = warehouse.do(
+        "SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit FROM pg_statio_user_tables WHERE relname = 'source'"
+    )
+    return int(pages)
+
+
+def test_spark_reads_the_batches_of_a_table_in_parallel_parts(
+    spark: SparkSession, warehouse: Warehouse
+) -> None:
+    dataset = fill(warehouse, ROWS)
+    parallel = Dataset(
+        name="source",
+        format="postgres",
+        connection=dataset.connection,
+        options={"partition_column": "id", "partitions": "2"},
+    )
+    split = Split("p", ("name", "id"), "every", 3)
+    found: Counter[Any] = Counter()
+    for batch in split_table(warehouse, dataset, split):
+        chunk = Chunk(dataid=batch["dataid"], batch=Batch(columns=split.columns, bounds=batch["bounds"]))
+        frame = reading.read(spark.newSession(), parallel, [chunk], [warehouse.host])
+        found.update(tuple(row) for row in frame.collect())
+    assert found == Counter(ROWS)
+
+
+@pytest.mark.parametrize(("kind", "size"), SPLITS)
+def test_the_batches_of_files_are_the_files(
+    spark: SparkSession, tmp_path: Path, kind: partition.Kind, size: int
+) -> None:
+    location = str(tmp_path / "source")
+    spark.createDataFrame(ROWS, "id int, name string, day date").coalesce(1).write.parquet(location)
+    dataset, split = Dataset(name="source", location=location), Split("p", ("name", "id"), kind, size)
+    made = partition.batches(FileSource(spark, dataset, location, split.columns), split)
+    found: Counter[Any] = Counter()
+    for batch in made:
+        chunk = Chunk(dataid=batch["dataid"], batch=Batch(columns=split.columns, bounds=batch["bounds"]))
+        there = batches.chosen(spark.read.parquet(location), [chunk]).collect()
+        assert there
+        assert batch["items"] in {None, len(there)}
+        found.update(tuple(row) for row in there)
+    assert found == Counter(ROWS)
+
+
+def test_a_source_is_split_listed_and_forgotten_from_the_command_line(
+    warehouse: Warehouse, connection: psycopg.Connection, run_ctl: RunCtl, tmp_path: Path
+) -> None:
+    fill(warehouse, ROWS)
+    there = warehouse.there
+    connection.execute(
+        "INSERT INTO dataflow.dataset (datasetid, format, hostname, port, database, tablename, username)"
+        " VALUES ('customers', 'postgres', %s, %s, %s, 'source', %s)",
+        [there["hostname"], there["port"], there["database"], there["username"]],
+    )
+    env = {"DATAFLOW_ALLOWED_HOSTS": warehouse.host}
+
+    def create(name: str, *how: str, key: str = "id") -> Any:
+        return run_ctl(
+            "partition", "create", name, "--dataset", "customers", "--key", key, *how, "--json", env=env
+        )
+
+    made = create("size_3", "--size", "3")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(made.stdout) == {
+        "datasetid": "customers",
+        "partitioning": "size_3",
+        "batches": 5,
+        "items": 11,
+    }
+    (tmp_path / "ids.txt").write_text("3\n200\n")
+    assert json.loads(create("test1", "--ids", str(tmp_path / "ids.txt"), "--hold").stdout)["items"] == 2
+    listed = json.loads(run_ctl("partition", "list", "--json").stdout)
+    assert [(row["partitioning"], row["ready"], row["held"]) for row in listed] == [
+        ("size_3", 5, 0),
+        ("test1", 0, 1),
+    ]
+    for wrong, said in (
+        (create("size_3", "--size", "3"), "has a partitioning size_3 already"),
+        (create("other", "--size", "3", key="idd"), "has no column 'idd'"),
+        (create("other", "--size", "3", "--count", "2"), "say one of --size"),
+        (create("0bad", "--size", "3"), "0bad"),
+    ):
+        assert wrong.returncode in {EXIT["NOT_ALLOWED"], EXIT["USAGE"], EXIT["FAILED"]}, wrong.stderr
+        assert said in wrong.stderr
+    gone = run_ctl("partition", "delete", "size_3", "--dataset", "customers", "--yes")
+    assert "deleted 5 batches" in gone.stdout
+    assert connection.execute("SELECT count(*) FROM dataflow.datastatus").fetchall() == [(1,)]
