@@ -39,7 +39,10 @@ SELECT count(*), count(DISTINCT ({keys})) FROM {source} WHERE {present};
 SELECT count(*) FROM {source} WHERE NOT ({present});
 
 -- every: the keys whose rank leaves a rest; equal keys stay together
-({keys}) IN (SELECT {keys} FROM (SELECT {keys}, dense_rank() OVER (ORDER BY {keys}) - 1 AS n FROM {source} WHERE {present}) AS ranked WHERE n % {every} = {rest});
+SELECT {keys} FROM (
+    SELECT {keys}, dense_rank() OVER (ORDER BY {keys}) - 1 AS n FROM {source} WHERE {present}
+) AS ranked
+WHERE n % {every} = {rest};
 
 -- as_type: whether a dataid can be a value of a column
 SELECT %(dataid)s::{type};

@@ -99,7 +99,7 @@ class Conditions:
                 "({}) IN (SELECT {} FROM json_array_elements(current_setting({})::json) AS k)"
             ).format(key, casts, sql.Literal(name))
         if "every" in bounds:
-            return statement(
+            ranked = statement(
                 "every",
                 keys=key,
                 source=sql.Identifier(one.schema, one.table),
@@ -107,6 +107,7 @@ class Conditions:
                 every=sql.Literal(int(bounds["every"])),
                 rest=sql.Literal(int(bounds["rest"])),
             )
+            return sql.SQL("({}) IN ({})").format(key, ranked)
         parts = [present]
         for operator, edge in ((">=", bounds["low"]), ("<", bounds["high"])):
             if edge is not None:
