@@ -110,6 +110,16 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Trial:
+    """The job is tried on a part of its input: nothing is published, and some rows of what it makes are returned."""
+
+    share: float | None = None
+    rows: int | None = None
+    seed: int = 0
+    shown: int = 10
+
+
+@dataclass(frozen=True, kw_only=True)
 class Order:
     attempt: int
     number: int = 1
@@ -131,6 +141,7 @@ class Order:
     allowed_hosts: tuple[str, ...] = ()
     code_hash: str | None = None
     config_hash: str | None = None
+    trial: Trial | None = None
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -151,7 +162,8 @@ class Order:
         lists = {
             name: tuple(document.get(name) or ()) for name in ("allowed_roots", "allowed_hosts", "resolved")
         }
-        return cls(**document | {"inputs": inputs, "outputs": outputs} | lists)
+        trial = Trial(**document["trial"]) if document.get("trial") else None
+        return cls(**document | {"inputs": inputs, "outputs": outputs, "trial": trial} | lists)
 
 
 def _chunk(document: dict[str, Any]) -> Chunk:

@@ -10,9 +10,11 @@ killed, and what the kernel counted (exit status, signal, CPU time, memory) is r
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from contextlib import suppress
@@ -260,6 +262,28 @@ def started_at(pid: int) -> float | None:
     ticks = int(fields[19])
     since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.time() - since_boot + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def own_directory(parent: Path, prefix: str) -> Path:
+    """A temporary directory (0700) whose name tells which process it belongs to: its pid and the tick of its start."""
+    parent.mkdir(parents=True, exist_ok=True)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-{_tick(os.getpid())}-", dir=parent))
+
+
+def remove_leftovers(parent: Path, prefix: str) -> None:
+    """Removes such directories of processes that have ended. A number alone proves nothing: it may be another's by now."""
+    for path in parent.glob(f"{prefix}-*-*-*"):
+        pid, tick, _ = path.name.removeprefix(f"{prefix}-").split("-", 2)
+        with suppress(FileNotFoundError):
+            is_ours = pid.isdigit() and os.geteuid() in {0, path.lstat().st_uid} and not path.is_symlink()
+            if is_ours and _tick(int(pid)) != tick:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _tick(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks since the boot."""
+    fields = _stat(pid)
+    return None if fields is None or fields[0] in "ZX" else fields[19]
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -108,7 +108,8 @@ def run_job(  # noqa: PLR0913 - all but the first four have defaults
         except (Exception, SystemExit) as error:
             raise fault(error) from error
         written = {
-            name: _in_memory(spark, item.dataset, item.location) for name, item in ctx.written().items()
+            name: _in_memory(files.read_back(spark, item.dataset, item.location, item.schema))
+            for name, item in ctx.written().items()
         }
     return Ran(written, found["quarantine"], found["checks"], found["nodes"], said.lines)
 
@@ -133,6 +134,5 @@ def _dataset(name: str, declared: Mapping[str, Declared]) -> Dataset:
     )
 
 
-def _in_memory(spark: SparkSession, dataset: Dataset, location: str) -> DataFrame:
-    frame = files.read(spark, dataset, [location])
-    return spark.createDataFrame(frame.collect(), frame.schema)
+def _in_memory(frame: DataFrame) -> DataFrame:
+    return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)

@@ -264,6 +264,9 @@ SELECT dataflow.work_order(%(attempt)s, %(token)s);
 -- is_alive: whether an attempt still holds its claim, asked before its rows replace others in a table
 SELECT dataflow.work_order(%(attempt)s, %(token)s) IS NOT NULL;
 
+-- trial_order: what try runs a job with; or why it cannot
+SELECT dataflow.trial_order(%(jobid)s, %(dataid)s) AS found;
+
 -- code_version: say which code and configuration a job runs with now
 SELECT dataflow.code_version(%(jobid)s, %(code_hash)s, %(config_hash)s);
 
@@ -291,10 +294,19 @@ WHERE encryptedpass IS NOT NULL AND retired IS NULL ORDER BY datasetid;
 SELECT dataflow.seal(%(datasetid)s, %(sealed)s, %(was)s) AS sealed;
 
 -- gc_places: where attempts of this environment write files; jobid: only those of one job
-SELECT d.datasetid::text, d.location FROM dataflow.dataset d
+SELECT d.datasetid::text, dataflow._written_to(d) AS location FROM dataflow.dataset d
 WHERE d.location IS NOT NULL AND d.format <> 'none' AND coalesce(d.environment, %(environment)s) = %(environment)s
     AND (%(jobid)s::text IS NULL OR EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = d.datasetid AND o.jobid = %(jobid)s))
 ORDER BY d.datasetid;
+
+-- fixed_paths: a page of the chunks that are published at a fixed path, and where each has to lead
+SELECT datasetid, dataid, location, current FROM dataflow.fixed_paths(%(after_dataset)s, %(after_dataid)s);
+
+-- fixed_path: where the fixed path of one chunk has to lead now
+SELECT d.datasetid::text, s.dataid::text, d.location, m.location FROM dataflow.dataset d
+JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.dataid = %(dataid)s AND s.locktype = 'OUT'
+JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+WHERE d.datasetid = %(datasetid)s AND d.publish = 'rename';
 
 -- gc_collect: which of these directories may be removed; unless it is a dry run, superseded versions are marked as collected
 SELECT datasetid, dataid, attempt, why, since, claimed, written_until

@@ -36,6 +36,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "env": ("run", "the environment that a script would find"),
     },
     "Act": {
+        "try": ("trial", "run a job on a sample of its input, and publish nothing"),
         "ready": ("register", "register chunks that arrived from outside"),
         "run": ("run", "run a job's next chunk here and now, without a daemon"),
         "force": ("run", "run a chunk although a question is answered no"),

@@ -405,6 +405,22 @@ KEYS: dict[str, Shape] = {
         },
         is_list=False,
     ),
+    "try": Shape(
+        {
+            "jobid": "text",
+            "dataid": "text",
+            "outcome": "text",
+            "code": "text?",
+            "error": "text?",
+            "outputs": "list of {dataset, rows, bytes, columns, preview}",
+            "checks": "list of {dataset, name, severity, passed, observed, expected}",
+            "nodes": "list of {node, items, successes, failures, seconds}",
+            "quarantine": "list of {item, code, reason, details}",
+            "seconds": "object",
+            "log": "list",
+        },
+        is_list=False,
+    ),
     "gc": Shape(
         {
             "dry_run": "boolean",

@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 EX_TEMPFAIL = 75
+PREFIX = "command"
 GRACE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 FAULT_BYTES = 65536
@@ -213,9 +213,7 @@ def _pipe() -> Iterator[tuple[Any, Any]]:
 @contextmanager
 def _scratch(settings: Settings) -> Iterator[Path]:
     """A directory of the attempt's own, gone with it."""
-    parent = settings.data_dir / "run"
-    parent.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix=f"command-{os.getpid()}-", dir=parent))
+    directory = supervise.own_directory(settings.data_dir / "run", PREFIX)
     try:
         account.give(directory, settings.runner_user)
         yield directory

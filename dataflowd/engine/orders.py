@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import psycopg
 
-from dataflowd import codehash, db
+from dataflowd import db
 from dataflowd.daemon.link import Link, LostLinkError
+from dataflowd.engine.compose import code_hash_of, composed
 from dataflowd.errors import DatabaseUnreachableError
-from dataflowd.order import Order
 
 if TYPE_CHECKING:
     from dataflowd.attempt import Attempt
     from dataflowd.flow import Flow, Job
+    from dataflowd.order import Order
     from dataflowd.settings import Settings
 
 TRIES = 3
@@ -32,37 +33,22 @@ class Orders:
 
     async def order(self, attempt: Attempt, flow: Flow, job: Job) -> Order | None:
         """Half of it from the database, half from the flow file. None: the attempt is no longer ours."""
-        code_hash, config_hash = _code_hash(flow, job), flow.config_hash(job.name)
+        code_hash, config_hash = code_hash_of(flow, job), flow.config_hash(job.name)
         [[document]] = await self._call("work_order", {"attempt": attempt.attempt, "token": attempt.token})
         if document is None:
             return None
         await self._code_version(job.name, code_hash, config_hash)
-        for name, output in document["outputs"].items():
-            declared = flow.datasets.get(name)
-            output["dataset"]["checks"] |= dict(job.checks)
-            output["dataset"]["custom_checks"] = [
-                *(dict(check) for check in (declared.custom_checks if declared else ())),
-                *map(dict, job.custom_checks),
-            ]
-        return Order.parse(
-            document
-            | {
-                "attempt": attempt.attempt,
-                "number": attempt.number,
-                "jobid": attempt.jobid,
-                "dataid": attempt.dataid,
-                "tag": attempt.tag,
-                "params": attempt.params,
-                "kind": job.kind,
-                "code": job.code,
-                "directory": str(flow.directory),
-                "quarantine": job.quarantine,
-                "allowed_roots": self._settings.effective_allowed_roots,
-                "allowed_hosts": self._settings.effective_allowed_hosts,
-                "code_hash": code_hash,
-                "config_hash": config_hash,
-            }
-        )
+        identity = {
+            "attempt": attempt.attempt,
+            "number": attempt.number,
+            "jobid": attempt.jobid,
+            "dataid": attempt.dataid,
+            "tag": attempt.tag,
+            "params": attempt.params,
+            "code_hash": code_hash,
+            "config_hash": config_hash,
+        }
+        return composed(document | identity, flow, job, self._settings)
 
     async def is_alive(self, attempt: Attempt) -> bool:
         """Whether the attempt still holds its claim. While the database is away nobody knows, and the answer waits."""
@@ -96,21 +82,3 @@ class Orders:
             except (LostLinkError, TimeoutError, psycopg.OperationalError) as error:
                 reason = str(error) or type(error).__name__
         raise DatabaseUnreachableError(f"the database does not answer: {reason}", "`dataflowctl doctor`")
-
-
-def references(flow: Flow, job: Job) -> list[str]:
-    """The functions that a job names: its own, and its custom checks."""
-    own = [str(job.code)] if job.kind == "python" else []
-    datasets = [flow.datasets[name] for name in job.outputs if name in flow.datasets]
-    outputs = [check["function"] for dataset in datasets for check in dataset.custom_checks]
-    return [*own, *outputs, *(check["function"] for check in job.custom_checks)]
-
-
-def _code_hash(flow: Flow, job: Job) -> str:
-    match job.code:
-        case str() if job.kind == "sql":
-            return codehash.of_sql(job.code, flow.directory)
-        case str():
-            return codehash.of_python(references(flow, job), flow.directory)
-        case words:
-            return codehash.of_command(words, flow.directory)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from dataflowd import account, log, supervise
+from dataflowd.engine import command
 from dataflowd.keyfile import KeySource
 from dataflowd.runner import secrets as credentials
 from dataflowd.runner import session, submitted, wire
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 
     from dataflowd.settings import Settings
 
-SOCKET_PATH_BYTES = 100
+PREFIX = "runner"
+SOCKET_PATH_BYTES = 107
 CONNECT_SECONDS = 120.0
 PROBE_SECONDS = 10.0
 PROBES_PER_SILENCE = 4
@@ -88,7 +90,6 @@ class Runner:
         self._connection: socket.socket | None = None
         self._sending = asyncio.Lock()
         self._pong = asyncio.Event()  # a new one after each
-        self._is_full = False
         self._silence: float | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -96,9 +97,9 @@ class Runner:
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
-    def start(self, settings: Settings, spark: Mapping[str, str], java: Mapping[str, str]) -> None:
+    def start(self, settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str]) -> None:
         """Returns at once; await `ready` for a Spark that has started."""
-        self._task = asyncio.get_running_loop().create_task(self._live(settings, spark, java))
+        self._task = asyncio.get_running_loop().create_task(self._live(settings, spark, variables))
 
     async def ready(self) -> bool:
         """False: it died instead."""
@@ -123,9 +124,7 @@ class Runner:
 
     async def probe(self) -> bool:
         """Whether it answers, with a heap that is not full."""
-        answers = await self._answers(PROBE_SECONDS)
-        self.is_retired = self.is_retired or self._is_full
-        return answers and not self.is_retired
+        return await self._answers(PROBE_SECONDS) and not self.is_retired
 
     async def stop(self) -> None:
         """In order when it can, by force when it must; returns when nothing of it is left."""
@@ -146,14 +145,14 @@ class Runner:
                 with suppress(asyncio.CancelledError):
                     await self._task
 
-    async def _live(self, settings: Settings, spark: Mapping[str, str], java: Mapping[str, str]) -> None:
+    async def _live(self, settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str]) -> None:
         log.leave_attempt()
         directory = _directory(settings)
         token = secrets.token_urlsafe(32)
         listener = _listen(directory / "socket")
         account.give(directory / "socket", settings.runner_user)
         try:
-            argv, env = _command(self.reuse, settings, spark, java, directory, token)
+            argv, env = _command(self.reuse, settings, spark, variables, directory, token)
             log_path = settings.effective_log_dir / "runners" / f"{directory.name}.log"
             self._child = supervise.spawn(
                 argv, env=env, cwd=directory, log_path=log_path, user=settings.runner_user
@@ -195,7 +194,7 @@ class Runner:
         supervise.signal_session(child.pid, signal.SIGKILL)
 
     async def _watch(self, child: supervise.Child, silence: float) -> None:
-        """A heap is full now and then while jobs run; that it does not answer is no state of a healthy one."""
+        """That it does not answer is no state of a healthy one, however much it has to do."""
         await self.is_ready.wait()
         while await self._answers(silence):  # noqa: ASYNC110 - asking is what it does
             await anyio.sleep(silence / PROBES_PER_SILENCE)
@@ -240,13 +239,16 @@ class Runner:
                 self.is_ready.set()
                 _log.info("runner.ready", pid=self.pid, seconds=round(time.monotonic() - self.born, 1))
             case "pong":
-                self._is_full = message["heap"] > HEAP_SHARE * message["heap_max"]
+                if message["heap"] > HEAP_SHARE * message["heap_max"]:
+                    # It ends what it has, and takes nothing more.
+                    self.is_retired = True
                 self._pong.set()
                 self._pong = asyncio.Event()
             case "result" if message["attempt"] in self.pending:
                 pending = self.pending[message["attempt"]]
                 pending.result = message["result"]
-                if pending.result and pending.result.get("usage", {}).get("left_threads"):
+                usage = message["result"].get("usage", {})
+                if usage.get("left_threads") or usage.get("stopped_spark"):
                     self.is_retired = True
                 pending.ended.set()
             case "step" | "log" | "progress" | "confirm" if message["attempt"] in self.pending:
@@ -266,13 +268,19 @@ async def _first_of(*events: asyncio.Event) -> None:
             group.start_soon(wait, event)
 
 
+def remove_leftovers(settings: Settings) -> None:
+    """Directories of attempts and runners whose daemon was killed; their processes died with it."""
+    for parent in (settings.data_dir / "run", Path(tempfile.gettempdir())):
+        for prefix in (PREFIX, command.PREFIX):
+            supervise.remove_leftovers(parent, prefix)
+
+
 def _directory(settings: Settings) -> Path:
     """In the data directory, unless a socket's path would be too long there."""
     parent = settings.data_dir / "run"
-    if len(os.fsencode(parent)) + len("/runner-12345678/socket") > SOCKET_PATH_BYTES:
+    if len(os.fsencode(parent)) + len(f"/{PREFIX}-1234567-12345678901-12345678/socket") > SOCKET_PATH_BYTES:
         parent = Path(tempfile.gettempdir())
-    parent.mkdir(parents=True, exist_ok=True)
-    directory = Path(tempfile.mkdtemp(prefix=f"runner-{os.getpid()}-", dir=parent))
+    directory = supervise.own_directory(parent, PREFIX)
     account.give(directory, settings.runner_user)
     return directory
 
@@ -289,13 +297,13 @@ def _command(  # noqa: PLR0913, PLR0917 - a process has that many sides
     reuse: int,
     settings: Settings,
     spark: Mapping[str, str],
-    java: Mapping[str, str],
+    variables: Mapping[str, str],
     directory: Path,
     token: str,
 ) -> tuple[list[str], dict[str, str]]:
     """Nothing of the daemon's environment is inherited but what is named: its DSN is there, and job code would see it."""
     conf = session.configuration(spark, settings.master, str(directory))
-    env = {name: os.environ[name] for name in INHERITED if name in os.environ} | dict(java)
+    env = {name: os.environ[name] for name in INHERITED if name in os.environ} | dict(variables)
     env |= account.environment(settings.runner_user)
     env |= {
         "TMPDIR": str(directory),

@@ -12,11 +12,8 @@ time. Cancelling goes by tag first; what has not ended after CANCEL_SECONDS ends
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -25,8 +22,8 @@ from dataflowd import codehash, log, supervise
 from dataflowd.attempt import Result, failed, returned
 from dataflowd.embedded import java
 from dataflowd.engine.command import log_path
-from dataflowd.engine.orders import references
-from dataflowd.engine.runner import Pending, Runner
+from dataflowd.engine.compose import environment, references
+from dataflowd.engine.runner import Pending, Runner, remove_leftovers
 from dataflowd.errors import DatabaseUnreachableError, DataflowError
 
 if TYPE_CHECKING:
@@ -60,7 +57,7 @@ class SparkEngine:
         self._suspects: set[tuple[str, str]] = set()
         self._java: dict[str, str] = {}
         self._sweeper: asyncio.Task[None] | None = None
-        _remove_leftovers(settings)
+        remove_leftovers(settings)
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
@@ -77,7 +74,7 @@ class SparkEngine:
         if order is None:
             return returned(attempt, "the claim was lost before the job began")
         run = (attempt.jobid, attempt.dataid)
-        runner = await self._acquire(self._key(flow, job), job, alone=run in self._suspects)
+        runner = await self._acquire(flow, job, alone=run in self._suspects)
         try:
             result = await self._execute(runner, attempt, order, on_start)
         finally:
@@ -114,8 +111,9 @@ class SparkEngine:
         code = codehash.of_python([name for names in modules for name in names], flow.directory)
         return flow.name, str(flow.directory), code, tuple(sorted(job.spark.items()))
 
-    async def _acquire(self, key: tuple[Any, ...], job: Job, *, alone: bool) -> Runner:
-        """A place in a runner of this key; a new one, or another's place, when there is none."""
+    async def _acquire(self, flow: Flow, job: Job, *, alone: bool) -> Runner:
+        """A place in a runner of the job's key; a new one, or another's place, when there is none."""
+        key = self._key(flow, job)
         reuse, slots = job.reuse or self._settings.reuse, job.slots or self._settings.slots
         if not self._java:
             self._java = java.environment(java.find(self._settings))
@@ -124,7 +122,7 @@ class SparkEngine:
             if chosen is None and len(self._runners) < self._settings.runners:
                 chosen = Runner(key, reuse=reuse, slots=1 if alone or reuse == 1 else slots)
                 chosen.is_retired = alone
-                chosen.start(self._settings, job.spark, self._java)
+                chosen.start(self._settings, job.spark, environment(flow, self._java))
                 self._runners.append(chosen)
             if chosen is not None:
                 chosen.load += 1
@@ -291,11 +289,3 @@ def _hearing(
                 attempt_log.feed(f"progress {message['done']} of {message['total']}\n".encode())
 
     return on_message
-
-
-def _remove_leftovers(settings: Settings) -> None:
-    """Directories of attempts and runners whose daemon was killed; their processes died with it."""
-    for path in (settings.data_dir / "run").glob("*-*-*"):
-        owner = path.name.split("-")[1]
-        if owner.isdigit() and int(owner) != os.getpid() and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(path, ignore_errors=True)

@@ -71,14 +71,18 @@ def _has_class(spark: SparkSession, name: str) -> bool:
     return True
 
 
-def read(spark: SparkSession, dataset: Dataset, locations: list[str]) -> DataFrame:
-    """The chunk as it lies there; CSV and JSON with formats.CORRUPT_COLUMN at the end."""
+def read(
+    spark: SparkSession, dataset: Dataset, locations: list[str], schema: StructType | None = None
+) -> DataFrame:
+    """The chunk as it lies there; CSV and JSON with formats.CORRUPT_COLUMN at the end. `schema`: where it is known."""
     reader = spark.read.format(dataset.format).options(
         **formats.read_options(dataset.name, dataset.format, dataset.options)
     )
     if dataset.format not in WITH_BROKEN_RECORDS:
         return (reader.schema(dataset.columns) if dataset.columns else reader).load(locations)
-    schema = _with_corrupt_column(dataset, reader.load(locations).schema if not dataset.columns else None)
+    if schema is None and not dataset.columns:
+        schema = reader.load(locations).schema
+    schema = _with_corrupt_column(dataset, schema)
     return (
         reader.option("mode", "PERMISSIVE")
         .option("columnNameOfCorruptRecord", formats.CORRUPT_COLUMN)
@@ -87,10 +91,15 @@ def read(spark: SparkSession, dataset: Dataset, locations: list[str]) -> DataFra
     )
 
 
-def _with_corrupt_column(dataset: Dataset, inferred: StructType | None) -> StructType:
+def read_back(spark: SparkSession, dataset: Dataset, location: str, schema: StructType) -> DataFrame:
+    """What was written there, with the columns that were written: a CSV file does not tell their names."""
+    return read(spark, dataset, [location], schema).drop(formats.CORRUPT_COLUMN)
+
+
+def _with_corrupt_column(dataset: Dataset, found: StructType | None) -> StructType:
     from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415
 
-    schema = inferred if inferred is not None else StructType.fromDDL(dataset.columns or "")
+    schema = found if found is not None else StructType.fromDDL(dataset.columns or "")
     fields = [item for item in schema.fields if item.name != "_corrupt_record" or dataset.columns]
     return StructType([*fields, StructField(formats.CORRUPT_COLUMN, StringType())])
 
@@ -112,6 +121,15 @@ def listing(spark: SparkSession, location: str, kind: str = "") -> list[File]:
     """The data files, without what Spark and Hadoop keep beside them (_SUCCESS, .crc)."""
     path = paths.local(location)
     return local_listing(path, kind) if path is not None else _hadoop_listing(spark, location)
+
+
+def stored_rows(spark: SparkSession, dataset: Dataset, location: str, found: list[File]) -> int | None:
+    """As the footers tell; None for a format that has none. Spark reads those that are not on this host's disk."""
+    if dataset.format not in WITH_FOOTERS:
+        return None
+    if paths.local(location) is None:
+        return read(spark, dataset, [location]).count() if found else 0
+    return sum(file.rows or 0 for file in found)
 
 
 def leftovers(spark: SparkSession, location: str) -> bool:
@@ -169,7 +187,9 @@ def _hadoop_listing(spark: SparkSession, location: str) -> list[File]:
     return sorted(found, key=lambda file: file.path)
 
 
-def duplicates(spark: SparkSession, dataset: Dataset, location: str, columns: list[str]) -> int:
+def duplicates(
+    spark: SparkSession, dataset: Dataset, location: str, schema: StructType, columns: list[str]
+) -> int:
     """How many rows have a key that another row has too; one pass over the key columns of what was written.
 
     A small local chunk is read here, in a millisecond, where a Spark job would cost a hundred.
@@ -182,7 +202,7 @@ def duplicates(spark: SparkSession, dataset: Dataset, location: str, columns: li
 
         table = parquet.read_table(path, columns=columns, partitioning=None).drop_null()
         return int(table.num_rows - table.group_by(columns).aggregate([]).num_rows)
-    return duplicates_of(read(spark, dataset, [location]).select(*map(quoted, columns)))
+    return duplicates_of(read_back(spark, dataset, location, schema).select(*map(quoted, columns)))
 
 
 def duplicates_of(keys: DataFrame) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 KIB = 1024
 JVM_ENDED = 70
 CANCEL_AGAIN_SECONDS = 0.5
+STOPPED_SPARK = "the job has stopped Spark, which is not its own: remove the call of stop()"
 
 
 class Reporter:
@@ -125,6 +126,15 @@ class Work:
             with self._lock:
                 self._ended.set()
             usage: dict[str, Any] = {"seconds": round(time.monotonic() - began, 3)}
+            match session.state(self._spark):
+                case "gone" if result["outcome"] == "FAILED":
+                    # Whatever job code met then is no fault of its own: the daemon finds that the runner has died.
+                    os._exit(JVM_ENDED)
+                case "stopped":
+                    usage["stopped_spark"] = True
+                    self.reporter.log(STOPPED_SPARK)
+                    if result["outcome"] == "FAILED":
+                        result["error"] = f"{STOPPED_SPARK}\n{result['error']}"
             if left := owner.left_threads():
                 usage["left_threads"] = left
                 self.reporter.log(

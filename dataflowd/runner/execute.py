@@ -137,8 +137,10 @@ def validate(ctx: Context) -> dict[str, Any]:
         "checks": [result.document() for result in results],
         "nodes": [*map(_sieve_node, seen), *(vars(node) for node in ctx.nodes())],
     }
+    if ctx.order.trial is not None:
+        details |= {"quarantine": quarantine.documents(seen), "preview": _preview(ctx, ctx.order.trial.shown)}
     try:
-        quarantine.check_limit(seen, ctx.order.quarantine)
+        quarantine.check_limit(seen, ctx.order.quarantine, ctx.rows_read())
         checks.stop_on(results)
         outputs = {name: _manifest(ctx, item) for name, item in written.items()}
     except AttemptError as error:
@@ -146,6 +148,18 @@ def validate(ctx: Context) -> dict[str, Any]:
         raise
     applied = {"applied": True} if ctx.order.resolved else {}
     return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)} | applied
+
+
+def _preview(ctx: Context, most: int) -> dict[str, list[Any]]:
+    """The first rows of each output, as JSON can carry them."""
+    frames = {
+        name: files.read_back(ctx.spark, item.dataset, item.location, item.schema)
+        for name, item in ctx.written().items()
+    }
+    return {
+        name: [json.loads(row[0]) for row in frame.limit(most).selectExpr("to_json(struct(*))").collect()]
+        for name, frame in frames.items()
+    }
 
 
 def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.CheckResult]:
@@ -160,15 +174,22 @@ def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.Ch
         surplus = _duplicates(ctx, item, columns)
         yield checks.judge_unique(name, item.checks["unique"], surplus)
     for custom in item.dataset.custom_checks:
-        frame = ctx.stored(item.dataset, item.location, is_staged=not item.is_adopted)
+        frame = _stored(ctx, item)
         yield _custom(name, custom, ctx.order.directory, frame)
+
+
+def _stored(ctx: Context, item: Written) -> DataFrame:
+    """What was written, as nobody else sees it yet."""
+    if item.dataset.format in formats.TABLES:
+        return ctx.stored(item.dataset, item.location, is_staged=not item.is_adopted)
+    return files.read_back(ctx.spark, item.dataset, item.location, item.schema)
 
 
 def _duplicates(ctx: Context, item: Written, columns: list[str]) -> int:
     if item.dataset.format in formats.TABLES:
         keys = ctx.stored(item.dataset, item.location, is_staged=not item.is_adopted, columns=columns)
         return files.duplicates_of(keys)
-    return files.duplicates(ctx.spark, item.dataset, item.location, columns)
+    return files.duplicates(ctx.spark, item.dataset, item.location, item.schema, columns)
 
 
 def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: DataFrame) -> checks.CheckResult:
@@ -213,11 +234,11 @@ def _files_listed(spark: SparkSession, item: Written) -> list[dict[str, Any]]:
             "WRONG_DATA", f"the write to {item.location} was not committed", "look into the attempt's log"
         )
     found = files.listing(spark, item.location, item.dataset.format)
-    rows = [file.rows for file in found if file.rows is not None]
-    if rows and sum(rows) != item.rows:
+    rows = files.stored_rows(spark, item.dataset, item.location, found)
+    if rows is not None and rows != item.rows:
         raise AttemptError(
             "WRONG_DATA",
-            f"{item.dataset.name}: {item.rows} rows were observed, and the files hold {sum(rows)}",
+            f"{item.dataset.name}: {item.rows} rows were observed, and the files hold {rows}",
             "a task may have been counted twice: the attempt is to be repeated",
         )
     return [file.document() for file in found]

@@ -26,7 +26,7 @@ class CancelledError(BaseException):
 def fault(error: BaseException) -> AttemptError:
     """The error as it is stored: code, message, and the author's own frames."""
     if isinstance(error, AttemptError):
-        return error
+        return _with_frames(error, error.message, error.remedy, error.code)
     if isinstance(error, DataflowError):
         return AttemptError(error.code, error.message, error.remedy)
     if isinstance(error, CancelledError):
@@ -39,9 +39,9 @@ def fault(error: BaseException) -> AttemptError:
     return _with_frames(error, _message(error), "")
 
 
-def _with_frames(error: BaseException, message: str, remedy: str) -> AttemptError:
+def _with_frames(error: BaseException, message: str, remedy: str, code: str = "JOB_FAILED") -> AttemptError:
     frames = "".join(traceback.format_list(list(_author_frames(error)))).rstrip()
-    return AttemptError("JOB_FAILED", mask(f"{message}\n{frames}".rstrip()), remedy)
+    return AttemptError(code, mask(f"{message}\n{frames}".rstrip()), remedy)
 
 
 def _message(error: BaseException) -> str:

@@ -8,12 +8,14 @@ application lives for thousands of chunks.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
+
+State = Literal["well", "stopped", "gone"]
 
 CONF_VARIABLE = "DATAFLOW_RUNNER_SPARK"
 APPLICATION = "dataflowd runner"
@@ -84,6 +86,27 @@ def cancel(spark: SparkSession, tag: str) -> None:
 
 
 def memory(spark: SparkSession) -> dict[str, int]:
-    """Bytes of the JVM's heap: in use, and the most there may be."""
-    runtime = spark.sparkContext._jvm.java.lang.Runtime.getRuntime()  # noqa: SLF001 - Spark has no public way
-    return {"heap": int(runtime.totalMemory() - runtime.freeMemory()), "heap_max": int(runtime.maxMemory())}
+    """Bytes of the JVM's heap: what has outlived a collection, and the most there may be.
+
+    Young objects are left out: they fill their part again and again, and most of them are garbage.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no public way
+    pools = [
+        pool
+        for pool in jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+        if pool.getType().name() == "HEAP" and "Eden" not in pool.getName()
+    ]
+    kept = sum(int(pool.getUsage().getUsed()) for pool in pools)
+    return {"heap": kept, "heap_max": int(jvm.java.lang.Runtime.getRuntime().maxMemory())}
+
+
+def state(spark: SparkSession) -> State:
+    """Whether another attempt could run here: job code may have stopped Spark, and a JVM may have been killed."""
+    if getattr(spark, "_jvm", None) is None:
+        return "well"  # a Connect server is not ours
+    context: Any = spark.sparkContext
+    try:
+        context._gateway.jvm.java.lang.System.nanoTime()  # noqa: SLF001 - Spark has no public way
+    except Exception:  # noqa: BLE001 - py4j has a dozen ways to say that nobody answers
+        return "gone"
+    return "stopped" if context._jsc is None or context._jsc.sc().isStopped() else "well"  # noqa: SLF001

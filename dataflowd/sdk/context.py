@@ -21,6 +21,7 @@ from dataflowd.nearest import did_you_mean
 from dataflowd.order import Chunk, Input, attempt_location
 from dataflowd.sdk import batches, repairs
 from dataflowd.sdk import quarantine as sieves
+from dataflowd.sdk.sample import sampled
 from dataflowd.sdk.watch import Watch
 from dataflowd.tables import reading, writing
 from dataflowd.tables.place import table_of
@@ -108,11 +109,11 @@ class Context:
     stop: threading.Event
     params: Any = None
     frames: Mapping[str, DataFrame] = field(default_factory=dict)  # inputs given as they are, by a test
-    sample: float | None = None
     _written: dict[str, Written] = field(default_factory=dict)
     _sieves: list[sieves.Sieve] = field(default_factory=list)
     _counts: dict[str, Watch] = field(default_factory=dict)
     _nodes: dict[str, Node] = field(default_factory=dict)
+    _read: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.log = Log(self.reporter)
@@ -161,9 +162,10 @@ class Context:
         source = self.input(name)
         if columns is not None and (name in self.frames or source.dataset.format not in formats.TABLES):
             return self.read(name).select(*map(declared_checks.quoted, columns))
+        self._read.add(name)
         frame = self.frames[name] if name in self.frames else self._load(source, columns)
-        if self.sample is not None:
-            frame = frame.sample(self.sample, seed=0)
+        if self.order.trial is not None:
+            frame = sampled(frame, self.order.trial)
         if formats.CORRUPT_COLUMN in frame.columns:
             return self._without_broken(source, frame)
         if self._must_count(source):
@@ -209,6 +211,12 @@ class Context:
 
     def adopt(self, name: str) -> None:
         """Takes data that somebody else has put at an output's location for this output, once its checks are observed."""
+        if self.order.trial is not None:
+            raise AttemptError(
+                "JOB_FAILED",
+                "a job that publishes data where it lies cannot be tried on a part of it",
+                "run it on a copy of the data",
+            )
         output = self.output(name)
         location = self._adoptable(output)
         frame = self.stored(output.dataset, location)
@@ -253,6 +261,10 @@ class Context:
             name: int(self._counts[name].values()["rows"]) if name in self._counts else source.rows
             for name, source in self.order.inputs.items()
         }
+
+    def rows_read(self) -> int:
+        """Of all inputs that the job has read, where their rows are known."""
+        return sum(rows or 0 for name, rows in self.input_rows().items() if name in self._read)
 
     def _observed(self, output: Output, frame: DataFrame) -> tuple[Watch, Callable[[str], Written]]:
         """The frame with its checks on it, and what to call with its location when it was written."""
@@ -319,8 +331,12 @@ class Context:
         return good.drop(formats.CORRUPT_COLUMN)
 
     def _must_count(self, source: Input) -> bool:
+        """Only where somebody asks: the check row_count, or a limit of bad records that is a share."""
         compared = (output.dataset.checks.get("row_count", {}) for output in self.order.outputs.values())
-        return source.rows is None and any(check.get("input") == source.name for check in compared)
+        is_asked = isinstance(self.order.quarantine, float) or any(
+            check.get("input") == source.name for check in compared
+        )
+        return source.rows is None and is_asked
 
     def _free_name(self, name: str) -> str:
         taken = {one.name for one in self._sieves}

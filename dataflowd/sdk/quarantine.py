@@ -141,8 +141,8 @@ def documents(seen: list[Seen]) -> list[dict[str, Any]]:
     return found
 
 
-def check_limit(seen: list[Seen], limit: float | None) -> None:
-    """`limit`: a count, or a share of the rows when it is a float."""
+def check_limit(seen: list[Seen], limit: float | None, read: int = 0) -> None:
+    """`limit`: a count or, when it is a float, a share of the records that the attempt has read."""
     for one in seen:
         if one.bad > KEPT:
             raise AttemptError(
@@ -153,7 +153,8 @@ def check_limit(seen: list[Seen], limit: float | None) -> None:
             )
     if limit is None:
         return
-    bad, rows = sum(one.bad for one in seen), max((one.rows for one in seen), default=0)
+    # Whoever reads by himself is measured by what came to be judged.
+    bad, rows = sum(one.bad for one in seen), read or max((one.rows for one in seen), default=0)
     allowed = limit * rows if isinstance(limit, float) else limit
     if bad > allowed:
         worst = max(seen, key=lambda one: one.bad)

@@ -77,13 +77,48 @@ BEGIN
         WHERE i.jobid = _order.jobid
         GROUP BY d.datasetid
     ) AS c;
-    SELECT coalesce(jsonb_object_agg(d.datasetid, jsonb_build_object('dataset', dataflow._described(d), 'location', d.location)), '{}')
+    SELECT coalesce(jsonb_object_agg(d.datasetid, jsonb_build_object('dataset', dataflow._described(d), 'location', dataflow._written_to(d))), '{}')
     INTO outputs
     FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = _order.jobid;
     RETURN jsonb_build_object('inputs', sources, 'outputs', outputs, 'resolved', coalesce((
         SELECT jsonb_agg(jsonb_build_object('mark', q.details ->> 'mark', 'repaired', q.resolution -> 'repaired') ORDER BY q.itemid)
         FROM dataflow.quarantine q WHERE q.jobid = _order.jobid AND q.dataid = _order.dataid AND q.is_resolved AND q.details ? 'mark'), '[]'));
 END $$;
+
+-- Below which directory attempts write. A fixed path stands where their directories would.
+CREATE OR REPLACE FUNCTION dataflow._written_to(d dataflow.dataset) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT CASE d.publish WHEN 'rename' THEN rtrim(d.location, '/') || '/.attempts' ELSE d.location END $$;
+
+CREATE OR REPLACE FUNCTION dataflow.trial_order(jobid text, dataid text) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    found record;
+BEGIN
+    PERFORM dataflow._known_job(trial_order.jobid);
+    PERFORM dataflow._checked_dataid(trial_order.dataid);
+    -- Neither a lock on the output nor the order of the runs matters to who writes nothing.
+    SELECT e.inputs, CASE
+            WHEN e.not_ready IS NOT NULL THEN 'DATA_NOT_READY' WHEN unmapped.it THEN 'WRONG_DATA'
+            WHEN e.invalid_path IS NOT NULL THEN 'INVALID_PATH' WHEN e.not_validated IS NOT NULL THEN 'NOT_VALIDATED' END AS code,
+        coalesce(e.not_ready, CASE WHEN unmapped.it THEN e.wrong_data END, e.invalid_path, e.not_validated) AS detail
+    INTO found
+    FROM dataflow._evaluate(ARRAY[trial_order.jobid], ARRAY[trial_order.dataid]) AS e
+    CROSS JOIN LATERAL (
+        SELECT coalesce(bool_or(q.dataid IS NULL), true) AS it FROM dataflow._inputs(trial_order.jobid, trial_order.dataid) AS q
+    ) AS unmapped;
+    IF found.code IS NOT NULL THEN
+        RETURN jsonb_build_object('code', found.code, 'detail', found.detail);
+    END IF;
+    RETURN dataflow._order(trial_order.jobid, trial_order.dataid, found.inputs)
+        || (SELECT jsonb_build_object('params', j.params) FROM dataflow.job j WHERE j.jobid = trial_order.jobid);
+END $$;
+COMMENT ON FUNCTION dataflow.trial_order(text, text) IS
+    'What dataflowctl try runs a job with: its parameters, and its inputs as they are READY now; else the code and detail of the first question that is answered no. Claims nothing';
 
 CREATE OR REPLACE FUNCTION dataflow._described(d dataflow.dataset) RETURNS jsonb
 LANGUAGE sql STABLE
@@ -107,3 +142,19 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.code_version(text, text, text) IS
     'A daemon says which code and configuration a job runs with now; what was made with others is stale. False: nothing new';
+
+CREATE OR REPLACE FUNCTION dataflow.fixed_paths(after_dataset text DEFAULT '', after_dataid text DEFAULT '', at_most integer DEFAULT 5000)
+RETURNS TABLE (datasetid text, dataid text, location text, current text)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT d.datasetid::text, s.dataid::text, d.location, m.location
+    FROM dataflow.dataset d
+    JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.locktype = 'OUT'
+    JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+    WHERE d.publish = 'rename' AND (d.datasetid::text, s.dataid::text) > (after_dataset, after_dataid)
+    ORDER BY d.datasetid::text, s.dataid::text
+    LIMIT at_most
+$$;
+COMMENT ON FUNCTION dataflow.fixed_paths(text, text, integer) IS
+    'Chunks that are published at a fixed path, location/dataid=<id>, and the directory that each has to lead to; a page at a time';

@@ -51,7 +51,7 @@ COMMENT ON COLUMN dataflow.dataset.columns IS 'Schema as Spark DDL: order_id big
 COMMENT ON COLUMN dataflow.dataset.options IS 'Reader and writer options, checked against an allow-list before use';
 COMMENT ON COLUMN dataflow.dataset.checks IS 'Declared checks: min_rows, not_null, unique, ...';
 COMMENT ON COLUMN dataflow.dataset.ordering IS 'How dataids are ordered: natural (2 < 10, 1.9 < 1.10), date, number, or text';
-COMMENT ON COLUMN dataflow.dataset.publish IS 'pointer: readers resolve through manifest; rename: a fixed path, atomically renamed';
+COMMENT ON COLUMN dataflow.dataset.publish IS 'pointer: readers resolve through manifest; rename: also at a fixed path, location/dataid=<id>, a link that is replaced in one moment';
 COMMENT ON COLUMN dataflow.dataset.environment IS 'Only hosts of this environment may use it; NULL: any';
 COMMENT ON COLUMN dataflow.dataset.calendar IS 'Chunks become READY by themselves, one a period; NULL: an ordinary dataset';
 COMMENT ON COLUMN dataflow.dataset.calendar_ready IS 'Whether a period is READY when it starts or when it has ended';

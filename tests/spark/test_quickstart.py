@@ -70,4 +70,4 @@ def test_the_example_runs_end_to_end_and_survives_the_death_of_its_daemon(
     assert quarantined == [(day, "MALFORMED") for day in DAYS]
     [[passed]] = connection.execute("SELECT bool_and(passed) FROM dataflow.check_result").fetchall()
     assert passed
-    assert not list((tmp_path / "data" / "run").iterdir())
+    assert not list((tmp_path / "data" / "run").glob("*"))

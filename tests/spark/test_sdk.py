@@ -179,6 +179,39 @@ def test_custom_checks_see_what_was_written(spark: SparkSession, numbers: DataFr
         run_job(forward, spark, {"numbers": numbers.limit(5)}, ["out"], datasets=declared)
 
 
+def only_names(frame: DataFrame) -> bool | str:
+    return frame.columns == ["id", "digit", "name"] or f"columns are {frame.columns}"
+
+
+@pytest.mark.parametrize("kind", ["csv", "json"])
+def test_a_look_at_what_was_written_sees_the_columns_that_were_written(
+    spark: SparkSession, numbers: DataFrame, kind: str
+) -> None:
+    custom = ({"function": f"{__name__}:only_names", "severity": "error"},)
+    unique = {"unique": {"columns": ["id"], "severity": "error"}}
+    declared = {"out": dataset("out", format=kind, custom_checks=custom, checks=unique)}
+    ran = run_job(forward, spark, {"numbers": numbers}, ["out"], datasets=declared)
+    assert [check["passed"] for check in ran.checks] == [True, True]
+    assert ran.outputs["out"].dtypes == numbers.dtypes
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "json"])
+def test_files_that_this_host_does_not_hold_are_listed_and_counted_by_spark(
+    spark: SparkSession, numbers: DataFrame, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataflowd.paths.local", lambda _location: None)
+    declared = {
+        "out": dataset("out", format=kind, checks={"unique": {"columns": ["id"], "severity": "error"}})
+    }
+    ran = run_job(forward, spark, {"numbers": numbers}, ["out"], datasets=declared)
+    assert ran.outputs["out"].count() == 100
+    monkeypatch.setattr("dataflowd.sdk.context.Written.rows", 99)
+    if kind == "json":
+        return
+    with pytest.raises(AttemptError, match="99 rows were observed, and the files hold 100"):
+        run_job(forward, spark, {"numbers": numbers}, ["out"], datasets=declared)
+
+
 def test_a_condition_that_is_null_does_not_hold(spark: SparkSession, numbers: DataFrame) -> None:
     def sift(ctx: Context) -> None:
         ctx.write("out", ctx.quarantine(ctx.read("numbers"), unless="name <> 'x1'", item="id"))
@@ -283,6 +316,18 @@ def test_a_threshold_by_count_or_share_fails_the_attempt(
     with pytest.raises(AttemptError, match="10 of 100 records are bad") as stopped:
         run_job(sift, spark, {"numbers": numbers}, ["out"], quarantine=limit)
     assert stopped.value.code == "QUARANTINE_LIMIT"
+
+
+def test_a_share_is_one_of_all_records_that_were_read(spark: SparkSession) -> None:
+    def sift(ctx: Context) -> None:
+        left = ctx.quarantine(ctx.read("left"), unless="id > 9", item="id")
+        right = ctx.quarantine(ctx.read("right"), unless="id > 9", item="id")
+        ctx.write("out", left.union(right))
+
+    inputs: dict[str, DataFrame | Path] = {"left": spark.range(100), "right": spark.range(100)}
+    assert len(run_job(sift, spark, inputs, ["out"], quarantine=0.1).quarantine) == 20
+    with pytest.raises(AttemptError, match="20 of 200 records are bad"):
+        run_job(sift, spark, inputs, ["out"], quarantine=0.09)
 
 
 def test_bad_records_are_kept_when_no_good_one_can_pass(spark: SparkSession) -> None:
@@ -397,7 +442,7 @@ def unknown_column(ctx: Context) -> None:
     ("function", "code_word", "says", "has_frame"),
     [
         (mistyped_parameter, "JOB_FAILED", "no parameter 'curency' (did you mean 'currency'?)", True),
-        (mistyped_input, "JOB_FAILED", "no input 'number' (did you mean 'numbers'?)", False),
+        (mistyped_input, "JOB_FAILED", "no input 'number' (did you mean 'numbers'?)", True),
         (exits, "JOB_FAILED", "the job called sys.exit(3)", True),
         (writes_nothing, "NO_OUTPUT", "the job returned without writing out", False),
         (returns_what_it_should_write, "NO_OUTPUT", "the DataFrame that it returned was not written", False),

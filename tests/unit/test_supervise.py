@@ -159,3 +159,15 @@ async def test_endless_output_without_a_newline_needs_little_memory(tmp_path: Pa
     assert len(ended.tail) <= supervise.TAIL_LINES * (supervise.TAIL_LINE_BYTES + 1)
     assert ended.seconds < 10
     assert all(path.stat().st_size <= 100_000 for path in tmp_path.iterdir())  # noqa: ASYNC240 - a few files
+
+
+def test_leftovers_of_dead_processes_go_also_when_their_number_was_given_to_another(tmp_path: Path) -> None:
+    mine = supervise.own_directory(tmp_path, "runner")
+    pid, tick = mine.name.split("-")[1:3]
+    reused, dead = tmp_path / f"runner-{pid}-{int(tick) - 1}-x", tmp_path / "runner-4194305-1-x"
+    precious, link = tmp_path / "precious", tmp_path / "runner-4194305-2-x"
+    for directory in (reused, dead, precious, tmp_path / "runner-notes"):
+        directory.mkdir()
+    link.symlink_to(precious)
+    supervise.remove_leftovers(tmp_path, "runner")
+    assert {path.name for path in tmp_path.iterdir()} == {mine.name, "precious", "runner-notes", link.name}

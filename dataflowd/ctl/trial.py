@@ -1,0 +1,162 @@
+"""try: a job on a sample of its input, in the foreground. See dataflowd.trial."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dataflowd.ctl import options
+from dataflowd.ctl.ask import ask, call, explain
+from dataflowd.ctl.output import mark, say
+from dataflowd.ctl.setup import settings_of
+from dataflowd.ctl.show import as_json, counted, duration, preview, sign_of_life, size, table
+from dataflowd.errors import EXIT
+
+if TYPE_CHECKING:
+    from dataflowd.ctl.output import State
+    from dataflowd.trial import Tried
+
+
+def register(app: typer.Typer) -> None:
+    options.add(app, attempt, name="try")
+
+
+def attempt(  # noqa: PLR0913 - each is an option of the command
+    context: typer.Context,
+    job: options.Job,
+    dataid: options.Dataid,
+    *,
+    sample: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="This share of every input, such as 0.01.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="At most so many rows of every input.")] = None,
+    seed: Annotated[int, typer.Option(help="Chooses other rows; the same seed chooses the same.")] = 0,
+    shown: Annotated[int, typer.Option("--show", min=0, help="So many rows of each output are shown.")] = 10,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Run a job on a sample of its input, for real, and publish nothing: no status changes, no file stays.
+
+    The code is that of this host's flow file, the input what is READY now. Shows some of the resulting rows, the checks,
+    the records that would go to quarantine, and the time. Status 1 if the job or a check fails; min_rows only warns.
+
+    Examples:
+    dataflowctl try clean_orders 2026-01-31 --sample 0.01
+    dataflowctl try clean_orders 2026-01-31 --rows 1000 --json
+    """
+    if (sample is None) == (rows is None):
+        raise typer.BadParameter("say how much of the input: --sample 0.01, or --rows 1000")
+    if sample is not None and not 0 < sample <= 1:
+        raise typer.BadParameter("--sample is a share: more than 0, at most 1")
+    asked = call("trial_order", jobid=job, dataid=dataid)
+    if explained:
+        explain(asked)
+    import anyio
+
+    from dataflowd import trial
+    from dataflowd.declared import Declared
+    from dataflowd.order import Trial
+
+    settings = settings_of(context)
+    flow, declared = Declared(settings).job(job)
+    trial.refuse(declared)
+    found = ask(context, asked, explained=False)[0]["found"]
+    wanted = Trial(share=sample, rows=rows, seed=seed, shown=shown)
+    lines: list[str] = []
+
+    async def run() -> Tried:
+        return await trial.run(
+            settings,
+            flow,
+            declared,
+            lambda directory: trial.order(found, flow, declared, dataid, wanted, settings, directory),
+            lines.append if json else _told,
+        )
+
+    _only_errors()
+    with sign_of_life("running"):
+        tried = anyio.run(run)
+    document = _document(job, dataid, tried) | {"log": lines}
+    if json:
+        as_json(document)
+    else:
+        _show(document)
+    if document["outcome"] != "DONE":
+        raise typer.Exit(EXIT.get(document["code"], EXIT["FAILED"]))
+
+
+def _told(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def _only_errors() -> None:
+    """What a daemon would log about its runners is of no interest here."""
+    import logging
+
+    import structlog
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+
+
+def _document(job: str, dataid: str, tried: Tried) -> dict[str, Any]:
+    result = tried.result
+    manifests, previews = result.get("outputs", {}), result.get("preview", {})
+    outputs = [
+        {
+            "dataset": name,
+            "rows": manifests.get(name, {}).get("rows"),
+            "bytes": manifests.get(name, {}).get("bytes"),
+            "columns": manifests.get(name, {}).get("columns"),
+            "preview": rows,
+        }
+        for name, rows in previews.items()
+    ]
+    return {
+        "jobid": job,
+        "dataid": dataid,
+        "outcome": result["outcome"],
+        "code": result.get("code"),
+        "error": result.get("error"),
+        "outputs": outputs,
+        "checks": result.get("checks", []),
+        "nodes": result.get("nodes", []),
+        "quarantine": result.get("quarantine", []),
+        "seconds": tried.seconds,
+    }
+
+
+def _show(document: dict[str, Any]) -> None:
+    for output in document["outputs"]:
+        about = (
+            f": {counted(output['rows'], 'row')}, {size(output['bytes'])}"
+            if output["rows"] is not None
+            else ""
+        )
+        say(f"{output['dataset']}{about}")
+        if output["preview"]:
+            headers = list(dict.fromkeys(key for row in output["preview"] for key in row))
+            table(headers, [[row.get(key) for key in headers] for row in output["preview"]])
+        say()
+    for check in document["checks"]:
+        state: State = "ok" if check["passed"] else "failed" if check["severity"] == "error" else "warning"
+        say(
+            f"{mark(state)} {check['dataset']}: {check['name']}: {check['observed']}, expected {check['expected']}"
+        )
+    if document["quarantine"]:
+        say(f"{counted(len(document['quarantine']), 'record')} would go to quarantine:")
+        headers = ["item", "code", "record", "reason"]
+        rows = [
+            [bad["item"], bad["code"], bad["details"]["record"], bad["reason"]]
+            for bad in document["quarantine"]
+        ]
+        preview(headers, rows)
+    took = ", ".join(f"{step} {duration(seconds)}" for step, seconds in document["seconds"].items())
+    say(f"took: {took}")
+    if document["outcome"] == "DONE":
+        say(f"{mark('ok')} {document['jobid']} {document['dataid']} would succeed; nothing was published")
+    else:
+        say(
+            f"{mark('failed')} {document['jobid']} {document['dataid']} would fail, {document['code']}: {document['error']}"
+        )

@@ -1,0 +1,60 @@
+"""An order's second half: what the flow file of this host adds to what the database has said of a run."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from dataflowd import codehash
+from dataflowd.order import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dataflowd.flow import Flow, Job
+    from dataflowd.settings import Settings
+
+
+def composed(document: dict[str, Any], flow: Flow, job: Job, settings: Settings) -> Order:
+    for name, output in document["outputs"].items():
+        declared = flow.datasets.get(name)
+        output["dataset"]["checks"] |= dict(job.checks)
+        output["dataset"]["custom_checks"] = [
+            *(dict(check) for check in (declared.custom_checks if declared else ())),
+            *map(dict, job.custom_checks),
+        ]
+    return Order.parse(
+        document
+        | {
+            "kind": job.kind,
+            "code": job.code,
+            "directory": str(flow.directory),
+            "quarantine": job.quarantine,
+            "allowed_roots": settings.effective_allowed_roots,
+            "allowed_hosts": settings.effective_allowed_hosts,
+        }
+    )
+
+
+def environment(flow: Flow, java: Mapping[str, str]) -> dict[str, str]:
+    """What a runner for a flow needs to find its Java, and the flow's modules: Python workers look for them too."""
+    path = [str(flow.directory), os.environ.get("PYTHONPATH", "")]
+    return dict(java) | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def references(flow: Flow, job: Job) -> list[str]:
+    """The functions that a job names: its own, and its custom checks."""
+    own = [str(job.code)] if job.kind == "python" else []
+    datasets = [flow.datasets[name] for name in job.outputs if name in flow.datasets]
+    outputs = [check["function"] for dataset in datasets for check in dataset.custom_checks]
+    return [*own, *outputs, *(check["function"] for check in job.custom_checks)]
+
+
+def code_hash_of(flow: Flow, job: Job) -> str:
+    match job.code:
+        case str() if job.kind == "sql":
+            return codehash.of_sql(job.code, flow.directory)
+        case str():
+            return codehash.of_python(references(flow, job), flow.directory)
+        case words:
+            return codehash.of_command(words, flow.directory)

@@ -1,0 +1,206 @@
+"""dataflowctl try: the real code on a part of the real input, and afterwards everything is as it was."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import dataflowd.flow
+from dataflowd.errors import EXIT
+from dataflowd.order import Trial
+from dataflowd.sdk.sample import sampled
+from dataflowd.trial import PREFIX
+from tests.e2e.ctl_flow import asked
+from tests.fix_daemon import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from pyspark.sql import SparkSession
+
+    from dataflowd.settings import Settings
+    from tests.fix_postgres import RunCtl
+    from tests.fix_world import World
+
+FLOW = """
+[flow]
+name = "shop"
+[dataset.raw]
+format = "csv"
+location = "{root}/raw/{dataid}.csv"
+schema = "id bigint, name string"
+[dataset.out]
+format = "csv"
+location = "{root}/out"
+schema = "id bigint, name string"
+[dataset.out.checks]
+min_rows = 1000
+unique = ["id"]
+row_count = { input = "raw" }
+custom = ["shop:has_two_columns"]
+[dataset.counts]
+format = "json"
+location = "{root}/counts"
+[dataset.said]
+format = "none"
+[job.work]
+python = "shop:work"
+inputs = ["raw"]
+outputs = ["out"]
+params = { greeting = "hello" }
+[job.count]
+sql = "count.sql"
+inputs = ["out"]
+outputs = ["counts"]
+[job.shout]
+command = ["echo", "hello"]
+inputs = ["raw"]
+outputs = ["said"]
+"""
+SHOP = """
+import os, time
+from dataflowd import job
+
+def has_two_columns(frame):
+    return True if len(frame.columns) == 2 else f"columns are {frame.columns}"
+
+@job
+def work(ctx):
+    print(ctx.params.greeting, "password=hunter2", "DSN" if "DATAFLOW_DSN" in os.environ else "")
+    if ctx.dataid == "slow":
+        open(os.path.join(os.path.dirname(__file__), "begun"), "w").close()
+        time.sleep(600)
+    rows = ctx.quarantine(ctx.read("raw"), unless="id % 10 <> 0", item="id", reason="no round numbers")
+    ctx.write("out", rows)
+"""
+
+
+@pytest.fixture
+def shop(world: World, settings: Settings, tmp_path: Path) -> dict[str, str]:
+    """The variables that a person who tries its jobs has set."""
+    flow = tmp_path / "flow" / "flow.toml"
+    flow.parent.mkdir()
+    flow.write_text(FLOW)
+    (flow.parent / "shop.py").write_text(SHOP)
+    (flow.parent / "count.sql").write_text(
+        "SELECT :dataid AS day, count(*) AS n, max(id) AS most FROM out;\n"
+    )
+    dataflowd.flow.apply(world.connection, dataflowd.flow.load(flow, settings))
+    raw = Path(settings.effective_root) / "raw"
+    raw.mkdir(parents=True)
+    for dataid in ("d1", "slow"):
+        (raw / f"{dataid}.csv").write_text("".join(f"{n},name{n}\n" for n in range(1, 501)) + "x,broken\n")
+    world.ready("raw", "d1", "slow")
+    return {"DATAFLOW_FLOWS": str(flow)}
+
+
+def leftovers(temporary_directory: Path) -> list[Path]:
+    return list(temporary_directory.glob(f"{PREFIX}-*"))
+
+
+def test_a_trial_shows_what_would_happen_and_changes_nothing(
+    world: World, shop: dict[str, str], run_ctl: RunCtl, settings: Settings, temporary_directory: Path
+) -> None:
+    before = world.everything()
+
+    def run(*words: str, env: Mapping[str, str | None] | None = None, stdin: str = "") -> Any:
+        return run_ctl(*words, env=shop | dict(env or {}), stdin=stdin)
+
+    tried = asked(run, "try", "work", "d1", "--sample", "0.5", "--seed", "7")
+    assert (tried["outcome"], tried["code"]) == ("DONE", None)
+    [out] = tried["outputs"]
+    records = [bad for bad in tried["quarantine"] if bad["code"] == "BAD_RECORD"]
+    assert 150 < out["rows"] < 350
+    assert 0 < len(records) < 50
+    assert all(int(bad["item"]) % 10 == 0 for bad in records)
+    assert [sorted(row) for row in out["preview"]] == [["id", "name"]] * 10
+    checks = {check["name"]: (check["passed"], check["severity"]) for check in tried["checks"]}
+    assert checks == {
+        "min_rows": (False, "warn"),
+        "schema": (True, "error"),
+        "unique(id)": (True, "error"),
+        "row_count": (True, "error"),
+        "shop:has_two_columns": (True, "error"),
+    }
+    assert list(tried["seconds"]) == ["start", "prepare", "run", "validate"]
+    assert [line.split() for line in tried["log"]] == [["hello", "password=***"]]
+    assert world.everything() == before
+    assert not (Path(settings.effective_root) / "out").exists()
+    assert leftovers(temporary_directory) == []
+
+
+def test_a_sql_job_and_a_failing_check_are_told_to_a_person(
+    world: World, shop: dict[str, str], run_ctl: RunCtl, settings: Settings
+) -> None:
+    daemon = world.daemon()
+    [attempt] = [each for each in daemon.claim() if each.run == ("work", "d1")]
+    published = Path(settings.effective_root) / "out" / "dataid=d1" / f"attempt={attempt.attempt}"
+    published.mkdir(parents=True)
+    (published / "part-0.csv").write_text("".join(f"{n},name{n}\n" for n in range(100)))
+    files = [{"path": "part-0.csv", "bytes": (published / "part-0.csv").stat().st_size}]
+    daemon.finish(attempt, outputs={"out": {"location": str(published), "files": files, "rows": 100}})
+    world.as_framework(
+        """UPDATE dataflow.dataset SET checks = '{"max_rows": {"value": 0, "severity": "error"}}' WHERE datasetid = 'counts'"""
+    )
+    result = run_ctl("try", "count", "d1", "--rows", "40", env=shop)
+    assert result.returncode == EXIT["FAILED"]
+    lines = result.stdout.splitlines()
+    assert lines[1].split() == ["day", "n", "most"], lines
+    assert lines[2].split()[:2] == ["d1", "40"]
+    assert "counts: max_rows: 1, expected at most 0" in result.stdout
+    assert "count d1 would fail, CHECK_FAILED" in lines[-2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["work", "d1"], "USAGE", "--sample 0.01, or --rows 1000"),
+        (["work", "d1", "--sample", "0"], "USAGE", "more than 0, at most 1"),
+        (["work", "d2", "--rows", "5"], "DATA_NOT_READY", "raw/d2 is not there"),
+        (["wrok", "d1", "--rows", "5"], "NOT_FOUND", "no flow file of this host declares the job wrok"),
+        (["shout", "d1", "--rows", "5"], "NOT_ALLOWED", "is of kind command"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_before_spark_starts(
+    shop: dict[str, str], run_ctl: RunCtl, arguments: list[str], code: str, says: str
+) -> None:
+    result = run_ctl("try", *arguments, env=shop)
+    assert result.returncode == EXIT[code]
+    assert says in result.stderr
+
+
+def test_an_interrupted_trial_leaves_nothing(
+    shop: dict[str, str], dsn: str, settings: Settings, tmp_path: Path, temporary_directory: Path
+) -> None:
+    variables = {name: os.environ[name] for name in ("PATH", "TMPDIR")} | shop
+    variables |= {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir), "HOME": str(tmp_path)}
+    words = ["try", "work", "slow", "--rows", "10", "--json"]
+    with subprocess.Popen(
+        [str(Path(sys.executable).parent / "dataflowctl"), *words], env=variables, stdout=subprocess.PIPE
+    ) as process:
+        eventually((tmp_path / "flow" / "begun").exists)
+        assert leftovers(temporary_directory)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 128 + signal.SIGINT
+    assert leftovers(temporary_directory) == []
+
+
+def test_the_same_seed_chooses_the_same_rows_however_they_are_split(spark: SparkSession) -> None:
+    frame = spark.range(1000).selectExpr("id", "map('k', id) AS m")
+
+    def chosen(parts: int, trial: Trial) -> set[int]:
+        return {row.id for row in sampled(frame.repartition(parts), trial).collect()}
+
+    assert chosen(1, Trial(share=0.1)) == chosen(7, Trial(share=0.1))
+    assert 50 < len(chosen(2, Trial(share=0.1))) < 150
+    assert chosen(1, Trial(share=0.1)) != chosen(1, Trial(share=0.1, seed=1))
+    assert chosen(1, Trial(rows=20)) == chosen(5, Trial(rows=20))
+    assert len(chosen(1, Trial(rows=20))) == 20
+    assert len(chosen(1, Trial(share=1.0))) == 1000
