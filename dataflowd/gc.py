@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataflowd import paths
+from dataflowd import fixedpath, paths
 from dataflowd.faults import AttemptError
 from dataflowd.order import attempt_location
 
@@ -37,6 +37,7 @@ BATCH = 500
 CLOCKS = timedelta(minutes=5)  # by which the clocks of the database and of the file system may differ
 REMOVING = ".dataflow-removing-"
 HALF_REMOVED = "HALF_REMOVED"
+FORGOTTEN = "FORGOTTEN"  # as dataflow.collect says
 _ATTEMPT = re.compile(rf"(?P<half>{re.escape(REMOVING)})?attempt=(?P<attempt>[1-9][0-9]{{0,17}})")
 _DATAID = r"[A-Za-z0-9_:+=][A-Za-z0-9._:+=-]{0,127}"
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -156,7 +157,7 @@ def remove(garbage: Garbage) -> Removed:
     try:
         with _opened(found) as parent:
             there = os.stat(found.names[-1], dir_fd=parent, follow_symlinks=False)
-            if wrong := _not_its_own(there.st_mtime, garbage):
+            if wrong := _not_its_own(there.st_mtime, garbage) or _still_shown(garbage):
                 return Removed(is_removed=False, why_not=wrong)
             total, name = size(found), found.names[-1]
             if not found.is_half_removed:
@@ -179,6 +180,18 @@ def _not_its_own(modified: float, garbage: Garbage) -> str:
     if garbage.written_until is not None and written > garbage.written_until + CLOCKS:
         return "was changed after the attempt's end, by somebody else"
     return ""
+
+
+def _still_shown(garbage: Garbage) -> str:
+    """A fixed path follows what is published, and may lag; what was deleted, it need not show any longer."""
+    found = garbage.found
+    if found.place.fixed.name != fixedpath.ATTEMPTS:
+        return ""
+    location = str(found.place.fixed.parent)
+    if garbage.why == FORGOTTEN:
+        fixedpath.forget(location, found.dataid, str(found.path))
+    is_shown = fixedpath.leads_to(location, found.dataid, str(found.path))
+    return "is where the path of its chunk leads" if is_shown else ""
 
 
 @contextmanager

@@ -49,6 +49,16 @@ class Neighbour:
     started: float
 
 
+@dataclass(frozen=True)
+class Turned:
+    """A chunk that is published at a fixed path, and the directory that it has to lead to."""
+
+    dataset: str
+    dataid: str
+    location: str
+    current: str
+
+
 @dataclass
 class Claims:
     """The session that claims: its locks and the lease belong to one incarnation of one daemon."""
@@ -172,6 +182,16 @@ async def next_tick(link: Link) -> float | None:
     """Seconds until a calendar's next period is due; None: there is no calendar."""
     seconds: float | None = (await link.call("daemon_next_tick"))[0][0]
     return seconds
+
+
+async def fixed_paths(link: Link, after_dataset: str, after_dataid: str) -> list[Turned]:
+    after = {"after_dataset": after_dataset, "after_dataid": after_dataid}
+    return [Turned(*row) for row in await link.call("fixed_paths", after)]
+
+
+async def fixed_path(link: Link, datasetid: str, dataid: str) -> Turned | None:
+    rows = await link.call("fixed_path", {"datasetid": datasetid, "dataid": dataid})
+    return Turned(*rows[0]) if rows else None
 
 
 async def gc_places(link: Link, environment: str) -> list[Row]:

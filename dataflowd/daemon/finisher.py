@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from dataflowd import log
+from dataflowd import fixedpath, log
 from dataflowd.attempt import Result
 from dataflowd.daemon.link import LostLinkError, backoff
 
@@ -102,6 +102,7 @@ def _settle(state: State, batch: Sequence[Offer], verdicts: dict[int, Verdict]) 
         if verdict == "accepted":
             _remember(state, (running.attempt.jobid, running.attempt.dataid), offer.result)
             state.told(running.attempt, offer.result)
+            _let_turn(state, running.attempt.dataid, offer.result)
         _say(running.attempt.jobid, running.attempt.dataid, offer.result, verdict)
     state.offers = [offer for offer in state.offers if id(offer) not in settled]
     state.metrics.ended(outcomes)
@@ -115,6 +116,13 @@ def _remember(state: State, run_: tuple[str, str], result: Result) -> None:
         state.failed_runs.add(run_)
     else:
         state.failed_runs.discard(run_)
+
+
+def _let_turn(state: State, dataid: str, result: Result) -> None:
+    for dataset, manifest in result.outputs.items():
+        if fixedpath.is_behind(manifest.get("location")):
+            state.to_turn.add((dataset, dataid))
+            state.turn.set()
 
 
 def _say(jobid: str, dataid: str, result: Result, verdict: Verdict) -> None:

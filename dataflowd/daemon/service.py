@@ -14,6 +14,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import anyio
@@ -32,6 +33,7 @@ from dataflowd.daemon import (
     pool,
     scheduler,
     systemd,
+    turner,
 )
 from dataflowd.daemon.link import Link, LostLinkError
 from dataflowd.daemon.state import State
@@ -171,6 +173,7 @@ async def _serve(state: State, services: anyio.abc.TaskGroup, reload: Callable[[
     start("oversight", lambda: oversight.run(state))
     start("calendar", lambda: calendar.run(state))
     start("collector", lambda: collector.run(state))
+    start("turner", lambda: turner.run(state))
     start("finisher", lambda: finisher.run(state))
     start("scheduler", lambda: scheduler.run(state))
     start("systemd", lambda: systemd.run(state))
@@ -263,6 +266,8 @@ async def _drain(state: State) -> None:
     if state.died is None or state.died[0] != "finisher":
         with anyio.move_on_after(STOP_SECONDS):
             await _until_empty(state)
+    with anyio.move_on_after(FAREWELL_SECONDS), suppress(psycopg.Error, LostLinkError):
+        await turner.turn_all(state)
 
 
 async def _say_what_is_left(state: State) -> None:

@@ -104,6 +104,8 @@ class State:
     refusal: DataflowError | None = None  # why the database does not do what is wanted
     queued: int = 0
 
+    to_turn: set[tuple[str, str]] = field(default_factory=set)  # (dataset, dataid): published at a fixed path
+    turn: Wake = field(default_factory=Wake)  # turner: fixed paths have to follow what was published
     work: Wake = field(default_factory=Wake)  # scheduler: look for work
     results: Wake = field(default_factory=Wake)  # finisher: results to tell
     control: Wake = field(default_factory=Wake)  # control: limits changed

@@ -12,7 +12,7 @@ from dataflowd.flow.model import Dataset
 from dataflowd.flow.section import type_of
 from dataflowd.flow.zone import is_zone
 from dataflowd.nearest import did_you_mean
-from dataflowd.places import BadLocationError
+from dataflowd.places import BadLocationError, place
 from dataflowd.tables import hosts
 
 if TYPE_CHECKING:
@@ -119,8 +119,25 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
     if dataset.format in TABLE_FORMATS and "tablename" not in section:
         section.wrong("tablename", f"is missing for format {dataset.format!r}", "name the table")
     if dataset.publish == "rename":
-        remedy = "write 'pointer': readers find the data through dataflow.data_location()"
-        section.wrong("publish", "is 'rename', which this version cannot do", remedy)
+        _check_fixed_path(section, dataset)
+
+
+def _check_fixed_path(section: Section, dataset: Dataset) -> None:
+    """See dataflowd.fixedpath."""
+    remedy = "write 'pointer': readers find the data through dataflow.data_location()"
+    location = dataset.location or ""
+    if dataset.format not in FILE_FORMATS:
+        section.wrong("publish", f"is 'rename', and format {dataset.format!r} has no files to rename", remedy)
+    elif "{dataid}" in location:
+        section.wrong(
+            "publish",
+            "is 'rename', and the location has {dataid} in it",
+            "leave {dataid} out: the chunks are at <location>/dataid=<id>",
+        )
+    elif location and place(location).scheme != "file":
+        section.wrong(
+            "publish", "is 'rename', which only a file system of the host can do in one step", remedy
+        )
 
 
 def _check_table(section: Section, dataset: Dataset, settings: Settings) -> None:

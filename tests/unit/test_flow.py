@@ -408,13 +408,26 @@ def test_every_separate_cycle_is_named(mistakes: Callable[[str], list[str]]) -> 
     ]
 
 
-def test_publishing_by_rename_is_refused_and_not_silently_something_else(
-    host: Settings, tmp_path: Path
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [
+        ("location='{root}/a'", ""),
+        ("location='{root}/{dataid}/a'", "the location has {dataid} in it"),
+        ("location='hdfs://name:8020/a'", "only a file system of the host can do in one step"),
+        ("location='{root}/a'\nformat='delta'", "format 'delta' has no files to rename"),
+    ],
+)
+def test_publishing_by_rename_needs_files_at_a_path_of_the_host(
+    host: Settings, tmp_path: Path, declared: str, says: str
 ) -> None:
     path = tmp_path / "flow.toml"
-    path.write_text("[flow]\nname='f'\n[dataset.a]\nlocation='{root}/a'\npublish='rename'\n")
-    with pytest.raises(InvalidFlowError, match="this version cannot do"):
-        load(path, host)
+    path.write_text(f"[flow]\nname='f'\n[dataset.a]\n{declared}\npublish='rename'\n")
+    allowed = host.model_copy(update={"allowed_roots": [host.effective_root, "hdfs://name:8020/"]})
+    if not says:
+        assert load(path, allowed).datasets["a"].publish == "rename"
+        return
+    with pytest.raises(InvalidFlowError, match=re.escape(says)):
+        load(path, allowed)
 
 
 def test_a_location_under_any_allowed_root_is_right(host: Settings, tmp_path: Path) -> None:

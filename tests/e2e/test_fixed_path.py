@@ -1,0 +1,124 @@
+"""publish = "rename": a reader of the fixed path sees a whole published version, whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dataflowd import fixedpath, flow
+from tests.e2e.ctl_flow import ok
+from tests.fix_daemon import Shop, eventually
+
+if TYPE_CHECKING:
+    from dataflowd.settings import Settings
+    from tests.fix_daemon import StartDaemon
+    from tests.fix_postgres import RunCtl
+
+FLOW = """
+[flow]
+name = "shop"
+[dataset.raw]
+format = "none"
+[dataset.clean]
+format = "text"
+location = "{root}/clean"
+publish = "rename"
+[job.work]
+command = ["sh", "-c", 'for part in a b c; do cp "$CONTENT" "$clean_location/$part.txt"; done']
+inputs = ["raw"]
+outputs = ["clean"]
+"""
+NO_POLL = {"DATAFLOW_POLL": "600"}
+
+
+def parts(path: Path) -> set[str]:
+    """What a reader finds who knows nothing but the path; he may be between two versions of it."""
+    directory = path.resolve()
+    return (
+        {part.read_text(encoding="utf-8") for part in directory.glob("*.txt")}
+        if directory.exists()
+        else set()
+    )
+
+
+def test_the_path_shows_one_whole_version_after_another_and_is_repaired(
+    shop: Shop, start_daemon: StartDaemon, settings: Settings, tmp_path: Path, run_ctl: RunCtl
+) -> None:
+    content = tmp_path / "content"
+    shop.flow.write_text(FLOW.replace("$CONTENT", str(content)), encoding="utf-8")
+    flow.apply(shop.connection, flow.load(shop.flow, settings))
+    path = Path(settings.effective_root) / "clean" / "dataid=1"
+    env = NO_POLL | {"DATAFLOW_DATA_DIR": str(settings.data_dir)}
+    daemon = start_daemon(env=env)
+    content.write_text("first")
+    shop.ready(1)
+    eventually(lambda: parts(path) == {"first"})
+
+    seen: list[set[str]] = []
+    ended = threading.Event()
+
+    def read() -> None:
+        while not ended.is_set():
+            seen.append(parts(path))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for word in ("second", "third"):
+            content.write_text(word)
+            shop.connection.execute(
+                "UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE datasetid = 'clean'"
+            )
+            eventually(lambda word=word: parts(path) == {word})  # type: ignore[misc]
+    finally:
+        ended.set()
+        reader.join()
+    assert {frozenset(each) for each in seen} <= {frozenset({word}) for word in ("first", "second", "third")}
+
+    # What a daemon leaves that dies between the publication and the turn: the version before, or nothing.
+    daemon.kill()
+    versions = [
+        location
+        for [location] in shop.connection.execute("SELECT location FROM dataflow.manifest ORDER BY version")
+    ]
+    assert fixedpath.turn(str(path.parent), "1", versions[0])
+    assert parts(path) == {"first"}
+    said = ok(run_ctl("gc", "--yes", env={"DATAFLOW_GC_RETENTION": "0"}))
+    assert f"kept {versions[0]}: it is where the path of its chunk leads" in said
+    assert not Path(versions[1]).exists()
+    again = start_daemon(env=env)
+    eventually(lambda: parts(path) == {"third"})
+    again.stop()
+    path.unlink()
+    once = start_daemon("--once", env=env, wait=False)
+    assert once.ended() == 0
+    assert parts(path) == {"third"}
+
+    ok(run_ctl("delete", "work", "--yes"))
+    ok(run_ctl("gc", "--grace", "0s", "--yes"))
+    assert not path.is_symlink()
+    assert not Path(versions[2]).exists()
+
+
+def test_whoever_turns_late_turns_to_what_is_current_by_then(tmp_path: Path) -> None:
+    location = str(tmp_path)
+    for number in (1, 2):
+        (tmp_path / ".attempts" / "dataid=d" / f"attempt={number}").mkdir(parents=True)
+    held = fixedpath.lock(location, "d")
+    assert held is not None
+    late: list[int | None] = []
+    other = threading.Thread(target=lambda: late.append(fixedpath.lock(location, "d")))
+    other.start()
+    assert fixedpath.turn(location, "d", f"{location}/.attempts/dataid=d/attempt=2")
+    assert not late
+
+    os.close(held)
+    other.join()
+    [got] = late
+    assert got is not None
+    assert fixedpath.leads_to(f"file://{location}/", "d", f"file://{location}/.attempts/dataid=d/attempt=2")
+    assert not fixedpath.turn(location, "d", f"{location}/.attempts/dataid=d/attempt=2")
+    os.close(got)
+    assert fixedpath.lock(location, "never written") is None
