@@ -209,14 +209,13 @@ async def killed_before_job_code(here: Shop, attempt: Attempt, victim: str) -> R
 
 
 async def killed_after_job_code(here: Shop, attempt: Attempt, victim: str) -> Result:
-    """The runner has no part in publishing: by then it has said all it knew."""
-    watched: list[Runner] = []
-    results: list[Result] = []
-    async with anyio.create_task_group() as group:
-        group.start_soon(_into, results, here, attempt)
-        watched.append(await here.runner_of(attempt))
-    kill(processes(watched[0])[victim])
-    return results[0]
+    """The runner has no part in publishing: by then it has said all it knew. Nothing else runs meanwhile."""
+    result = await here.run(attempt)
+    runner = here.engine.runners()[0]
+    kill(processes(runner)[victim])
+    if victim != "worker":
+        await runner.ended.wait()
+    return result
 
 
 async def _into(results: list[Result], here: Shop, attempt: Attempt) -> None:
@@ -254,7 +253,7 @@ async def test_whatever_is_killed_in_whatever_step_the_retry_publishes_once(
 ) -> None:
     async with shop(world, shop_settings) as here:
         daemon = world.daemon()
-        for step in STEPS:
+        for step in STEPS[:-1]:
             here.arrive(*(f"{victim}-{step}" for victim in VICTIMS))
             async with anyio.create_task_group() as group:
                 for attempt in here.claim(daemon).values():
@@ -262,6 +261,9 @@ async def test_whatever_is_killed_in_whatever_step_the_retry_publishes_once(
         async with anyio.create_task_group() as group:
             for attempt in here.claim(daemon).values():
                 group.start_soon(published, here, daemon, attempt)
+        here.arrive(*(f"{victim}-publish" for victim in VICTIMS))
+        for attempt in here.claim(daemon).values():
+            await killed(here, daemon, attempt)
         for dataid in (f"{victim}-{step}" for step in STEPS for victim in VICTIMS):
             assert here.visible(dataid) == [[1, 2, 3]]
             assert world.status("out", dataid) == "READY"
