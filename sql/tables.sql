@@ -1,5 +1,6 @@
 -- Statements on the databases that hold tables of datasets, which are not the control database. {name} stands for a quoted
--- identifier, a type as the server writes it, or a list of them; {text} for a quoted string; values are bound.
+-- identifier, a type as the server writes it, or a list of them; {text} for a quoted string, {count} for a number; values are
+-- bound.
 
 -- begin: an interval is written the same everywhere, and a chunk named by an hour means that hour in UTC
 SELECT set_config('TimeZone', 'UTC', false), set_config('client_min_messages', 'warning', false);
@@ -24,6 +25,21 @@ SELECT {columns} FROM {source} WHERE {condition};
 
 -- extremes: between which values a column lies
 SELECT min({column}), max({column}) FROM {source} WHERE {condition};
+
+-- whole_pass: a split reads all of what it orders, where a cursor is planned for the first tenth; until the transaction ends
+SELECT set_config('cursor_tuple_fraction', '1', true);
+
+-- walk: a place in the order of the key, to be moved on without sending what it passes
+DECLARE dataflow_walk NO SCROLL CURSOR FOR SELECT {texts} FROM {source} AS s WHERE {present} ORDER BY {order};
+
+-- walk_on: over so many records
+MOVE FORWARD {count} FROM dataflow_walk;
+
+-- walk_read: the next records
+FETCH FORWARD {count} FROM dataflow_walk;
+
+-- walk_end: the place is given up
+CLOSE dataflow_walk;
 
 -- split: where each batch of so many records begins in the order of the key, and how many come before it; and the last record
 SELECT {texts}, n, first, is_last FROM (

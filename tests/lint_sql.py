@@ -67,7 +67,7 @@ def sources() -> list[Source]:
 
 def _filled(statement: str) -> str:
     """A string or a name stands for itself where one will be."""
-    named = re.sub(r"\{([a-z]+)\}", r'"\1"', statement.replace("{text}", "'text'"))
+    named = re.sub(r"\{([a-z]+)\}", r'"\1"', statement.replace("{text}", "'text'").replace("{count}", "1"))
     return _PARAMETER.sub("$1", named)
 
 

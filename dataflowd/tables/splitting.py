@@ -1,7 +1,8 @@
 """Splits a table into batches: one ordered pass in its own database, of which only the boundaries come back.
 
 All questions are asked of one snapshot. A boundary is a key, and a batch reaches from one to the next: records of equal
-keys are in one batch, whatever its size.
+keys are in one batch, whatever its size. The pass is a cursor that moves from boundary to boundary, which costs less than
+reading the keys would. Where equal keys lie across a boundary, a second pass ranks them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,23 @@ if TYPE_CHECKING:
     from dataflowd.order import Dataset
     from dataflowd.tables.catalog import Row
 
+# Smaller batches are found quicker by ranking all records than by going to each boundary.
+WALKED = 100
+# Of these equal values are equal texts; 1.0 and 1.00 are one key, too.
+EXACT = frozenset(
+    {
+        "smallint",
+        "integer",
+        "bigint",
+        "uuid",
+        "date",
+        "text",
+        "character varying",
+        "timestamp with time zone",
+        "timestamp without time zone",
+    }
+)
+
 
 class TableSource:
     """A table, for the time of one split."""
@@ -33,11 +51,15 @@ class TableSource:
     ) -> None:
         table = table_of(dataset, hosts)
         there = {column.name: column for column in catalog.columns(opened, table)}
-        names = [existing(there, name, dataset, "column").name for name in columns]
+        found = [existing(there, name, dataset, "column") for name in columns]
+        names = [column.name for column in found]
+        self._is_exact = all(column.type in EXACT for column in found)
         self._opened = opened
         self._parts: dict[str, sql.Composable] = {
             "keys": sql.SQL(", ").join(map(sql.Identifier, names)),
             "texts": sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names),
+            # Qualified: a bare name would be that of the text.
+            "order": sql.SQL(", ").join(sql.Identifier("s", name) for name in names),
             "source": table.identifier,
             "present": has_key(names),
         }
@@ -54,15 +76,49 @@ class TableSource:
 
     def ranges(self, size: int) -> list[tuple[dict[str, Any], int]]:
         """Bounds, each with its number of records."""
+        begins, total = (self._walked(size) if self._is_exact and size >= WALKED else None) or self._ranked(
+            size
+        )
+        return partition.ranges(begins, total)
+
+    def _walked(self, size: int) -> tuple[dict[Row, int], int] | None:
+        """How many records come before each boundary, and in all; None where equal keys lie on both sides of one."""
+        with self._opened.transaction():
+            self._rows("whole_pass")
+            self._do("walk", "texts", "source", "present", "order")
+            begins: dict[Row, int] = dict.fromkeys(self._read(1), 0)
+            passed = len(begins)
+            while begins:
+                passed += self._do("walk_on", count=size - 2)
+                around = self._read(2)
+                passed += len(around)
+                if len(around) < 2:  # noqa: PLR2004 - the last before the boundary, and the first behind it
+                    break
+                if around[0] == around[1]:
+                    begins.clear()
+                    passed = -1
+                else:
+                    begins[around[1]] = passed - 1
+            self._do("walk_end")
+        return (begins, passed) if passed >= 0 else None
+
+    def _ranked(self, size: int) -> tuple[dict[Row, int], int]:
+        """The same of any key, at the price of ranking every record."""
         rows = self._rows("split", "keys", "texts", "source", "present", size=size)
-        if not rows:
-            return []
-        total = int(rows[-1][self._width]) + 1
-        begins: dict[tuple[str, ...], int] = {}
+        begins: dict[Row, int] = {}
         for row in rows:
             if int(row[self._width]) % size == 0:
-                begins.setdefault(tuple(row[: self._width]), int(row[self._width + 1]))
-        return partition.ranges(begins, total)
+                begins.setdefault(row[: self._width], int(row[self._width + 1]))
+        return begins, int(rows[-1][self._width]) + 1 if rows else 0
+
+    def _read(self, count: int) -> list[Row]:
+        return catalog.rows(self._opened, catalog.statement("walk_read", count=sql.Literal(count)))
+
+    def _do(self, name: str, *parts: str, **numbers: int) -> int:
+        """The number of records that the statement went over."""
+        given = {part: self._parts[part] for part in parts}
+        literals = {key: sql.Literal(number) for key, number in numbers.items()}
+        return self._opened.execute(catalog.statement(name, **given, **literals)).rowcount
 
     def _rows(self, name: str, *parts: str, **parameters: Any) -> list[Row]:
         what = catalog.statement(name, **{part: self._parts[part] for part in parts})

@@ -9,7 +9,7 @@ import argparse
 import signal
 from typing import TYPE_CHECKING
 
-from tests.bench import claim, drain, latency, recovery, register, resubmit, server, spark, status
+from tests.bench import claim, drain, latency, partition, recovery, register, resubmit, server, spark, status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ BENCHES: dict[str, Callable[[Place], Iterator[Result]]] = {
     "latency": latency.run,
     "drain": drain.run,
     "recovery": recovery.run,
+    "partition": partition.run,
     "spark": spark.run,
 }
 LARGEST = 1_000_000

@@ -125,6 +125,29 @@ def test_whatever_the_rows_nothing_is_lost_and_nothing_doubled(
     assert_whole(warehouse, fill(warehouse, rows), Split("p", columns, kind, size), rows)
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "is_walked"),
+    [
+        (range(1000), ("id",), True),
+        ([*range(1000), None], ("name", "id"), True),
+        (range(100), ("id",), True),
+        ([], ("id",), True),
+        ([number // 3 for number in range(1000)], ("id",), False),
+        # Equal keys that do not lie across a boundary.
+        ([*range(50), 50, 50, *range(51, 400)], ("id",), True),
+    ],
+)
+def test_boundaries_are_walked_to_where_no_key_lies_across_them(
+    warehouse: Warehouse, rows: Sequence[int | None], columns: tuple[str, ...], is_walked: bool
+) -> None:
+    table = [(number, f"k{(number or 0) % 7}", None) for number in rows]
+    dataset, split = fill(warehouse, table), Split("p", columns, "size", 100)
+    with catalog.connection(table_of(dataset, [warehouse.host])) as opened:
+        source = TableSource(opened, dataset, columns, [warehouse.host])
+        assert source._walked(100) == (source._ranked(100) if is_walked else None)
+    assert_whole(warehouse, dataset, split, table)
+
+
 def test_a_batch_is_read_by_its_index_and_not_by_a_scan(warehouse: Warehouse) -> None:
     warehouse.do("CREATE TABLE source (id int PRIMARY KEY, filler text)")
     warehouse.do("INSERT INTO source SELECT i, repeat('x', 50) FROM generate_series(1, 50000) i")
