@@ -34,7 +34,7 @@ class Protections:
 
 @dataclass(frozen=True)
 class Bounds:
-    attempts: int = 4
+    attempts: int = 3
     productions: int = 2
     crashes: int = 1
 
