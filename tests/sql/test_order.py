@@ -41,6 +41,7 @@ def test_a_published_chunk_is_what_the_manifest_of_the_claimed_version_says(pipe
         "files": files,
         "rows": 1,
         "validated": True,
+        "batch": None,
     }
 
 
