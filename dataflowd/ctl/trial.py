@@ -39,7 +39,7 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Run a job on a sample of its input, for real, and publish nothing: no status changes, no file stays.
 
-    The code is that of this host's flow file, the input what is READY now. Shows some of the resulting rows, the checks,
+    The code is that of this host's flow file, the input what is READY now; a batch may be on hold. Shows some of the resulting rows, the checks,
     the records that would go to quarantine, and the time. Status 1 if the job or a check fails; min_rows only warns.
 
     Examples:

@@ -102,15 +102,21 @@ BEGIN
     PERFORM dataflow._known_job(trial_order.jobid);
     PERFORM dataflow._checked_dataid(trial_order.dataid);
     -- Neither a lock on the output nor the order of the runs matters to who writes nothing.
-    SELECT e.inputs, CASE
-            WHEN e.not_ready IS NOT NULL THEN 'DATA_NOT_READY' WHEN unmapped.it THEN 'WRONG_DATA'
+    -- A batch that waits on hold for its release is there to be tried; the hold of any other chunk may mean that it is wrong.
+    SELECT tried.inputs, CASE
+            WHEN NOT tried.is_ready THEN 'DATA_NOT_READY' WHEN tried.is_unmapped THEN 'WRONG_DATA'
             WHEN e.invalid_path IS NOT NULL THEN 'INVALID_PATH' WHEN e.not_validated IS NOT NULL THEN 'NOT_VALIDATED' END AS code,
-        coalesce(e.not_ready, CASE WHEN unmapped.it THEN e.wrong_data END, e.invalid_path, e.not_validated) AS detail
+        coalesce(CASE WHEN NOT tried.is_ready THEN e.not_ready END, CASE WHEN tried.is_unmapped THEN e.wrong_data END, e.invalid_path, e.not_validated) AS detail
     INTO found
     FROM dataflow._evaluate(ARRAY[trial_order.jobid], ARRAY[trial_order.dataid]) AS e
     CROSS JOIN LATERAL (
-        SELECT coalesce(bool_or(q.dataid IS NULL), true) AS it FROM dataflow._inputs(trial_order.jobid, trial_order.dataid) AS q
-    ) AS unmapped;
+        SELECT coalesce(bool_or(q.dataid IS NULL), true) AS is_unmapped,
+            coalesce(bool_and(coalesce(s.status = 'READY' OR b.dataid IS NOT NULL, false)) FILTER (WHERE q.dataid IS NOT NULL), true) AS is_ready,
+            jsonb_object_agg(q.datasetid || '/' || q.dataid, s.version) FILTER (WHERE s.status IS NOT NULL) AS inputs
+        FROM dataflow._inputs(trial_order.jobid, trial_order.dataid) AS q
+        LEFT JOIN dataflow.datastatus s ON s.datasetid = q.datasetid AND s.dataid = q.dataid AND s.locktype = 'OUT'
+        LEFT JOIN dataflow.batch b ON b.datasetid = s.datasetid AND b.dataid = s.dataid AND s.held_from = 'READY'
+    ) AS tried;
     IF found.code IS NOT NULL THEN
         RETURN jsonb_build_object('code', found.code, 'detail', found.detail);
     END IF;
@@ -118,7 +124,7 @@ BEGIN
         || (SELECT jsonb_build_object('params', j.params) FROM dataflow.job j WHERE j.jobid = trial_order.jobid);
 END $$;
 COMMENT ON FUNCTION dataflow.trial_order(text, text) IS
-    'What dataflowctl try runs a job with: its parameters, and its inputs as they are READY now; else the code and detail of the first question that is answered no. Claims nothing';
+    'What dataflowctl try runs a job with: its parameters, and its inputs as they are READY now, or batches on hold; else the code and detail of the first question that is answered no. Claims nothing';
 
 CREATE OR REPLACE FUNCTION dataflow._described(d dataflow.dataset) RETURNS jsonb
 LANGUAGE sql STABLE

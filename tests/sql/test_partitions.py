@@ -51,6 +51,18 @@ def test_several_live_side_by_side_and_one_on_hold_starts_nothing(pipeline: Worl
     assert pipeline.status("raw", "size_5.1") == "READY"
 
 
+def test_a_batch_on_hold_can_be_tried_and_another_held_chunk_cannot(pipeline: World) -> None:
+    create(pipeline, held=True)
+    order = pipeline.value("SELECT dataflow.trial_order('clean_orders', 'size_5.2')")
+    assert isinstance(order, dict)
+    [chunk] = order["inputs"]["raw"]["chunks"]
+    assert chunk["batch"] == {"columns": ["id"], "bounds": {"low": ["5"], "high": None}}
+    pipeline.ready("raw", "d1")
+    pipeline.do("SELECT dataflow.hold('raw', 'd1')")
+    refused = pipeline.value("SELECT dataflow.trial_order('clean_orders', 'd1') ->> 'code'")
+    assert refused == "DATA_NOT_READY"
+
+
 def test_a_name_is_taken_once_and_a_made_dataset_is_not_split(pipeline: World) -> None:
     create(pipeline)
     with pytest.raises(psycopg.Error, match="has a partitioning size_5 already"):
