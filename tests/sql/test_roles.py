@@ -64,6 +64,73 @@ FORGES: list[LiteralString] = [
     "CREATE FUNCTION dataflow.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
 ]
 
+# What each role may call beside what it inherits: whoever grants a function writes it here too, and thinks twice.
+CALLS = {
+    "dataflow_reader": """
+        _checked_dataid _inputs _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
+        _moments _number _shifted affected_runs attempts blockers causes chunk_map chunks data_location
+        dataid_range five_questions flow_conflicts history job_stats lineage matches next_inputs
+        next_tick output_dataid overview partitionings period_add period_id period_start plan_flow
+        preview_order prunable quarantine_export quarantine_groups quarantine_record quarantined rates
+        required_inputs root_causes run_state runs sealing_key select_chunks select_runs sortkey status
+        why
+    """,
+    "dataflow_operator": """
+        cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
+        pause_scopes ready release release_chunks replay resolve resolve_records resubmit seal
+        set_concurrency shed validated
+    """,
+    "dataflow_daemon": """
+        cancelled claim claim_run code_version collect expire_daemon finish fold_counters ready
+        register_daemon renew_lease rescue retake serve_jobs settle started stop_daemon tick work_order
+    """,
+}
+# The tables and views, or their columns, that each role may use directly.
+READER_SEES = """
+    batch check_result chunk_count control counter daemons dataset datasets datastatus event forgotten job job_input job_output
+    jobs key keys limits manifest migration node_stat open_run partitioning quarantine recheck stale work
+"""
+ATTEMPT_COLUMNS = """
+    attempt jobid dataid number tries lost daemon tag forced inputs answers claimed started ended outcome code error retry_at
+    code_hash config_hash usage let_go
+"""
+DAEMON_COLUMNS = "daemon hostname pid session_pid environment version jobs started lease lease_until stopped"
+USES = {
+    *(("dataflow_reader", "SELECT", name) for name in READER_SEES.split()),
+    *(("dataflow_reader", "SELECT", f"attempt.{name}") for name in ATTEMPT_COLUMNS.split()),
+    *(("dataflow_reader", "SELECT", f"daemon.{name}") for name in DAEMON_COLUMNS.split()),
+    *(("dataflow_operator", "UPDATE", f"datastatus.{name}") for name in ("status", "reason")),
+    *(("dataflow_operator", "UPDATE", f"control.{name}") for name in ("concurrency", "paused")),
+    *(("dataflow_operator", "INSERT", f"control.{name}") for name in ("scope", "concurrency", "paused")),
+    ("dataflow_daemon", "SELECT", "daemon"),
+}
+FUNCTION_GRANTS: LiteralString = """
+    SELECT coalesce(nullif(a.grantee, 0)::regrole::text, 'PUBLIC'), p.proname::text
+    FROM pg_proc p CROSS JOIN aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) AS a
+    WHERE p.pronamespace = 'dataflow'::regnamespace AND a.grantee <> p.proowner
+"""
+TABLE_GRANTS: LiteralString = """
+    SELECT coalesce(nullif(a.grantee, 0)::regrole::text, 'PUBLIC'), a.privilege_type, c.relname::text
+    FROM pg_class c
+    CROSS JOIN aclexplode(coalesce(c.relacl, acldefault(CASE c.relkind WHEN 'S' THEN 's' ELSE 'r' END::"char", c.relowner))) AS a
+    WHERE c.relnamespace = 'dataflow'::regnamespace AND a.grantee <> c.relowner
+    UNION ALL
+    SELECT coalesce(nullif(a.grantee, 0)::regrole::text, 'PUBLIC'), a.privilege_type, c.relname || '.' || t.attname
+    FROM pg_attribute t JOIN pg_class c ON c.oid = t.attrelid CROSS JOIN aclexplode(t.attacl) AS a
+    WHERE c.relnamespace = 'dataflow'::regnamespace AND a.grantee <> c.relowner
+"""
+SCHEMA_GRANTS: LiteralString = """
+    SELECT coalesce(nullif(a.grantee, 0)::regrole::text, 'PUBLIC'), a.privilege_type
+    FROM pg_namespace n CROSS JOIN aclexplode(n.nspacl) AS a WHERE n.nspname = 'dataflow' AND a.grantee <> n.nspowner
+"""
+MEMBERS: LiteralString = """
+    SELECT member::regrole::text, roleid::regrole::text FROM pg_auth_members WHERE roleid::regrole::text LIKE 'dataflow%'
+"""
+BORROWED_RIGHTS: LiteralString = """
+    SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'dataflow'::regnamespace AND p.prosecdef
+        AND NOT coalesce('search_path=pg_catalog, pg_temp' = ANY (p.proconfig), false)
+"""
+
 
 @contextmanager
 def _login(server: Server, dsn: str, role: str) -> Iterator[str]:
@@ -122,3 +189,24 @@ def test_a_daemon_needs_no_more_than_its_role(server: Server, pipeline: World, s
         done = run_program("dataflowd", "run", "--once", "--engine", "noop", env=variables)
     assert done.returncode == 0, done.stderr
     assert pipeline.status("sums", DAY) == "READY"
+
+
+def test_every_grant_is_one_that_somebody_has_thought_of(connection: psycopg.Connection) -> None:
+    """PUBLIC is in none of the tables above, so that it may do nothing."""
+    calls = {(role, name) for role, names in CALLS.items() for name in names.split()}
+    assert set(connection.execute(FUNCTION_GRANTS).fetchall()) == calls
+    assert set(connection.execute(TABLE_GRANTS).fetchall()) == USES
+    enters = {(role, "USAGE") for role in CALLS}
+    assert (
+        set(connection.execute(SCHEMA_GRANTS).fetchall())
+        - {("dataflow_admin", "CREATE"), ("dataflow_admin", "USAGE")}
+        == enters
+    )
+    inherits = {("dataflow_operator", "dataflow_reader"), ("dataflow_daemon", "dataflow_reader")}
+    assert set(connection.execute(MEMBERS).fetchall()) == inherits
+
+
+def test_what_runs_with_the_rights_of_its_owner_looks_nothing_up_elsewhere(
+    connection: psycopg.Connection,
+) -> None:
+    assert connection.execute(BORROWED_RIGHTS).fetchall() == []
