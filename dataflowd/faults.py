@@ -16,6 +16,7 @@ RETRY_IS_FUTILE = frozenset(
         "INVALID_OPTION",
         "INVALID_CODE",
         "INVALID_CREDENTIAL",
+        "INVALID_ORDER",
         "INVALID_REPORT",
         "MISSING_JARS",
         "NO_OUTPUT",

@@ -95,13 +95,16 @@ class Removed:
 
 
 def place(dataset: str, location: str, allowed_roots: Sequence[str]) -> Place | Skipped:
-    path = paths.local(location)
+    try:
+        path = paths.local(location)
+    except AttemptError as error:
+        return Skipped(dataset, location, error.message)
     if path is None:
         return Skipped(dataset, location, "is not a path of this host")
     parts = Path(attempt_location(str(path), "{dataid}", 0)).parent.parts
     first = next(number for number, part in enumerate(parts) if "{dataid}" in part)
     fixed = Path(*parts[:first])
-    if not fixed.is_dir():
+    if not os.path.isdir(fixed):  # noqa: PTH112 - a name that is too long is no directory either
         return Skipped(dataset, location, "is not there", is_empty=True)
     try:
         paths.check(str(fixed), allowed_roots)

@@ -2,13 +2,15 @@
 
 Half of it comes from the database (dataflow.work_order: where the input versions are, what the outputs must be like),
 half from this host (which code, its checks and limits, the allowed roots and hosts). It travels as JSON. No
-credential of the control database and no fencing token is in it: job code could read them.
+credential of the control database and no fencing token is in it: job code could read them. Whoever parses one vets it.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from dataflowd import vetting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +150,15 @@ class Order:
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> Order:
+        """Raises INVALID_ORDER."""
+        try:
+            vetting.order(document)
+            return cls._parse(document)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise vetting.malformed(error) from None
+
+    @classmethod
+    def _parse(cls, document: dict[str, Any]) -> Order:
         inputs = {
             name: Input(
                 dataset=Dataset.parse(value["dataset"]),

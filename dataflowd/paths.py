@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataflowd.faults import AttemptError
-from dataflowd.places import BadLocationError, place
+from dataflowd.places import BadLocationError, Place, place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+PATH_BYTES = 4000
+PART_BYTES = 255
+
+
 def check(location: str, allowed_roots: Sequence[str]) -> None:
     """Raises INVALID_PATH; on object stores and HDFS, where there are no links, the text decides."""
-    try:
-        found = place(location)
-        roots = [place(root) for root in allowed_roots]
-    except BadLocationError as error:
-        raise _invalid(f"the location {location} {error.what}", error.remedy) from None
+    found, roots = _place(location), [_place(root) for root in allowed_roots]
     if ".." in location.split("/"):
         raise _invalid(f"the location {location} has '..' in it", "write the path without it")
     remedy = f"allowed are {', '.join(allowed_roots) or 'none'}: move the data, or add its root to the setting allowed_roots"
@@ -31,6 +31,10 @@ def check(location: str, allowed_roots: Sequence[str]) -> None:
         raise _invalid(f"the location {location} is outside the allowed roots", remedy)
     if found.scheme != "file":
         return
+    if len(os.fsencode(found.path)) > PATH_BYTES or any(
+        len(os.fsencode(part)) > PART_BYTES for part in found.path.split("/")
+    ):
+        raise _invalid(f"the location {location:.100}... is longer than a path may be", "shorten it")
     real = os.path.realpath(found.path)
     if not any(_is_under(real, os.path.realpath(root.path)) for root in roots if root.scheme == "file"):
         raise _invalid(
@@ -38,10 +42,29 @@ def check(location: str, allowed_roots: Sequence[str]) -> None:
         )
 
 
+def check_below(location: str, allowed_roots: Sequence[str]) -> None:
+    """Raises INVALID_PATH for a link among the data that leaves the roots: Spark and scripts would follow it."""
+    path = local(location)
+    if path is None:
+        return
+    for parent, directories, names in os.walk(path):
+        for name in (*directories, *names):
+            entry = os.path.join(parent, name)  # noqa: PTH118 - a Path for each file costs more than the look
+            if os.path.islink(entry):  # noqa: PTH114
+                check(entry, allowed_roots)
+
+
 def local(location: str) -> Path | None:
-    """The path on this host's disk, or None for a location elsewhere."""
-    found = place(location)
+    """The path on this host's disk, or None for a location elsewhere. Raises INVALID_PATH."""
+    found = _place(location)
     return Path(found.path) if found.scheme == "file" else None
+
+
+def _place(location: str) -> Place:
+    try:
+        return place(location)
+    except BadLocationError as error:
+        raise _invalid(f"the location {location} {error.what}", error.remedy) from None
 
 
 def _is_under(path: str, root: str) -> bool:

@@ -11,7 +11,9 @@ from dataflowd.nearest import did_you_mean
 SCHEMES = ("file", "s3a", "hdfs", "abfs", "abfss", "gs")
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL)
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Spark takes a location with one of these for a pattern, and would look at other places than the one that was checked.
+_PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ def place(location: str) -> Place:
     """Splits and normalises; a plain path and a file: URL of the same path are the same place."""
     if _CONTROL.search(location):
         raise BadLocationError("holds a control character", "remove it")
+    if special := _PATTERN.search(location.replace("{dataid}", "")):
+        raise BadLocationError(
+            f"holds {special[0]!r}, which makes it a pattern",
+            "name one place; pathGlobFilter chooses files in it",
+        )
     found = _URL.fullmatch(location)
     scheme = found["scheme"].lower() if found else "file"
     authority = (found["authority"] or "") if found else ""

@@ -99,6 +99,7 @@ def _check_files(order: Order, name: str, chunk: Chunk, location: str) -> None:
     path = paths.local(location)
     if path is not None and not path.exists():
         raise published.missing(name, chunk)
+    paths.check_below(location, order.allowed_roots)
     if path is not None and chunk.files is not None:
         published.compare(name, chunk.dataid, chunk.files, files.local_listing(path))
 

@@ -18,6 +18,7 @@ from dataflowd import fixedpath, log, paths
 from dataflowd.daemon import calls
 from dataflowd.daemon.link import LostLinkError
 from dataflowd.faults import AttemptError
+from dataflowd.names import DATAID
 
 if TYPE_CHECKING:
     from dataflowd.daemon.calls import Turned
@@ -51,6 +52,8 @@ async def turn_all(state: State) -> None:
 
 async def _turn(state: State, dataset: str, dataid: str) -> bool:
     """False: somebody else is at it, and it has to be looked at again."""
+    if not DATAID.fullmatch(dataid):
+        return True
     found = await calls.fixed_path(state.link, dataset, dataid)
     if found is None or not _is_here(state, found):
         return True
@@ -84,7 +87,7 @@ def _wrong(found: list[Turned]) -> list[tuple[str, str]]:
     return [
         (one.dataset, one.dataid)
         for one in found
-        if not fixedpath.leads_to(one.location, one.dataid, one.current)
+        if DATAID.fullmatch(one.dataid) and not fixedpath.leads_to(one.location, one.dataid, one.current)
     ]
 
 
@@ -93,7 +96,8 @@ def _is_here(state: State, found: Turned) -> bool:
     if not fixedpath.is_behind(found.current):
         return False
     try:
-        paths.check(found.location, state.settings.effective_allowed_roots)
+        for location in (found.location, found.current):
+            paths.check(location, state.settings.effective_allowed_roots)
     except AttemptError:
         return False
     path = paths.local(found.current)

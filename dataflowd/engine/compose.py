@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dataflowd import codehash
@@ -16,14 +17,7 @@ if TYPE_CHECKING:
 
 
 def composed(document: dict[str, Any], flow: Flow, job: Job, settings: Settings) -> Order:
-    for name, output in document["outputs"].items():
-        declared = flow.datasets.get(name)
-        output["dataset"]["checks"] |= dict(job.checks)
-        output["dataset"]["custom_checks"] = [
-            *(dict(check) for check in (declared.custom_checks if declared else ())),
-            *map(dict, job.custom_checks),
-        ]
-    return Order.parse(
+    order = Order.parse(
         document
         | {
             "kind": job.kind,
@@ -34,6 +28,26 @@ def composed(document: dict[str, Any], flow: Flow, job: Job, settings: Settings)
             "allowed_hosts": settings.effective_allowed_hosts,
         }
     )
+    return _with_checks(order, flow, job)
+
+
+def _with_checks(order: Order, flow: Flow, job: Job) -> Order:
+    """The checks that this host's flow file adds. Custom ones name code, so that none is taken from the database."""
+    inputs = {
+        name: replace(source, dataset=replace(source.dataset, custom_checks=()))
+        for name, source in order.inputs.items()
+    }
+    outputs = {}
+    for name, output in order.outputs.items():
+        declared = flow.datasets.get(name)
+        custom = (*(declared.custom_checks if declared else ()), *job.custom_checks)
+        dataset = replace(
+            output.dataset,
+            checks=output.dataset.checks | dict(job.checks),
+            custom_checks=tuple(map(dict, custom)),
+        )
+        outputs[name] = replace(output, dataset=dataset)
+    return replace(order, inputs=inputs, outputs=outputs)
 
 
 def environment(flow: Flow, java: Mapping[str, str]) -> dict[str, str]:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from dataflowd.flow import checks, code, datasets, graph, mapping
 from dataflowd.flow.mistakes import Report
 from dataflowd.flow.model import Flow, Job
-from dataflowd.flow.section import NAME, NAME_REMEDY, Section, type_of
+from dataflowd.flow.section import Section, type_of
 from dataflowd.flow.source import read
+from dataflowd.names import NAME, NAME_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from dataflowd import formats
+from dataflowd.faults import AttemptError
 from dataflowd.flow import checks, location
 from dataflowd.flow.model import Dataset
 from dataflowd.flow.section import type_of
@@ -118,6 +119,8 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
             )
     if dataset.format in TABLE_FORMATS and "tablename" not in section:
         section.wrong("tablename", f"is missing for format {dataset.format!r}", "name the table")
+    if dataset.format in (*FILE_FORMATS, *LAKE_FORMATS):
+        _check_options(section, dataset)
     if dataset.publish == "rename":
         _check_fixed_path(section, dataset)
 
@@ -138,6 +141,14 @@ def _check_fixed_path(section: Section, dataset: Dataset) -> None:
         section.wrong(
             "publish", "is 'rename', which only a file system of the host can do in one step", remedy
         )
+
+
+def _check_options(section: Section, dataset: Dataset) -> None:
+    """Those that reach Spark. A host looks again before it uses them."""
+    try:
+        formats.read_options(dataset.name, dataset.format, dataset.options)
+    except AttemptError as error:
+        section.wrong("options", f"cannot be used: {error.message}", error.remedy)
 
 
 def _check_table(section: Section, dataset: Dataset, settings: Settings) -> None:

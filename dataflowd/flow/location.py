@@ -42,4 +42,6 @@ def resolve(location: str, settings: Settings) -> str:
             f"is outside the allowed roots ({resolved})",
             f"keep it under {' or '.join(allowed)}, or add its root to the setting allowed_roots",
         )
+    if ".." in resolved.split("/"):
+        raise BadLocationError("has '..' in it", "write the path without it")
     return resolved

@@ -11,6 +11,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from dataflowd.names import DATAID, DATAID_REMEDY, NAME, NAME_REMEDY
 from dataflowd.nearest import did_you_mean
 
 if TYPE_CHECKING:
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
     from dataflowd.flow.mistakes import Report
     from dataflowd.flow.source import Key
-
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")  # the SQL domain dataflow.name
-DATAID = re.compile(r"[A-Za-z0-9_:+=][A-Za-z0-9._:+=-]{0,127}")  # the SQL domain dataflow.chunkid
-NAME_REMEDY = "a name is a letter, then up to 62 letters, digits, and _ . -"
-DATAID_REMEDY = "a dataid is 1 to 128 letters, digits and . _ : + = -, not starting with a dot or a dash"
 
 INTEGER_MAX = 2**31 - 1  # the columns are four bytes wide
 SECONDS_MAX = 3650 * 86400

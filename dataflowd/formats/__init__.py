@@ -2,11 +2,12 @@
 
 Options come from the database, so they are data of unknown origin: only those listed here reach Spark. Some of
 Spark's own would name code or paths, or would turn a broken record into NULL; those are missing on purpose (`mode`,
-`columnNameOfCorruptRecord`, `path`, `inferSchema`).
+`columnNameOfCorruptRecord`, `path`, `inferSchema`). Where Spark takes a value for the name of a class, the values are listed too.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ FILES = ("csv", "json", "parquet", "orc", "text")
 LAKES = ("delta", "iceberg")
 TABLES = ("postgres",)
 CORRUPT_COLUMN = "_dataflow_corrupt"
+VALUE_CHARACTERS = 1000
 
 _ANY_FILE = {"pathGlobFilter", "recursiveFileLookup"}
 _TIMES = {"dateFormat", "timestampFormat", "timestampNTZFormat", "locale"}
@@ -38,6 +40,19 @@ _CSV = {
     "ignoreTrailingWhiteSpace",
     "charToEscapeQuoteEscaping",
     *_TIMES,
+}
+
+
+# A word that is none of these, Spark would load as a class (a codec), or ask every provider of character sets for.
+_COMPRESSIONS = (
+    *("none", "uncompressed", "gzip", "bzip2", "deflate", "lz4", "lz4_raw"),
+    *("snappy", "zstd", "zlib", "lzo", "brotli", "lzma"),
+)
+_VALUES = {
+    "compression": re.compile("|".join(_COMPRESSIONS), re.IGNORECASE),
+    "write-format": re.compile("parquet|orc|avro"),
+    "encoding": re.compile(r"[A-Za-z0-9][A-Za-z0-9_:.+-]{0,39}"),
+    "charset": re.compile(r"[A-Za-z0-9][A-Za-z0-9_:.+-]{0,39}"),
 }
 
 
@@ -118,9 +133,25 @@ def _allowed(dataset: str, kind: str, options: Mapping[str, Any], wanted: frozen
                 f"{did_you_mean(name, known.values())}",
                 f"use some of {', '.join(sorted(known.values()))}",
             )
-    chosen = {known[name.lower()]: value for name, value in options.items()}
-    return {name: _text(value) for name, value in chosen.items() if name in wanted}
+    chosen = {known[name.lower()]: _text(dataset, name, value) for name, value in options.items()}
+    return {name: value for name, value in chosen.items() if name in wanted}
 
 
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _text(dataset: str, name: str, value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    allowed = _VALUES.get(name.lower())
+    if not isinstance(value, str | int | float) or len(text) > VALUE_CHARACTERS or "\0" in text:
+        raise AttemptError(
+            "INVALID_OPTION",
+            f"dataset {dataset}: the option {name} has the value {text!r:.100}",
+            f"write a text of at most {VALUE_CHARACTERS} characters, a number, or true or false",
+        )
+    if allowed is not None and not allowed.fullmatch(text):
+        raise AttemptError(
+            "INVALID_OPTION",
+            f"dataset {dataset}: the option {name} has the value {text!r:.100}",
+            f"use one of {', '.join(_COMPRESSIONS)}"
+            if name.lower() == "compression"
+            else f"it is {allowed.pattern}",
+        )
+    return text

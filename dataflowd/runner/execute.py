@@ -66,11 +66,8 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         return result | {"outcome": "DONE"}
     except BaseException as error:  # noqa: BLE001 - sys.exit and cancellation in job code are results like any other
         said = fault(error)
-        return (
-            result
-            | {"code": said.code, "error": str(said), "retry": said.retry}
-            | getattr(error, "details", {})
-        )
+        details = error.details if isinstance(error, AttemptError) else {}
+        return result | {"code": said.code, "error": str(said), "retry": said.retry} | details
 
 
 def prepare(order: Order, spark: SparkSession) -> None:
@@ -108,6 +105,7 @@ def _check_input(order: Order, source: Input, spark: SparkSession) -> None:
         files.require_jars(spark, source.dataset, chunk.location)
         if not files.exists(spark, chunk.location):
             raise published.missing(source.name, chunk)
+        paths.check_below(chunk.location, order.allowed_roots)
         if chunk.files is not None:
             published.compare(source.name, chunk.dataid, chunk.files, files.listing(spark, chunk.location))
 

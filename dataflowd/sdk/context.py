@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dataflowd import checks as declared_checks
-from dataflowd import formats
+from dataflowd import formats, paths
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
 from dataflowd.masking import mask, printable
@@ -290,8 +290,10 @@ class Context:
         if output.dataset.format in formats.TABLES:
             return table_of(output.dataset, self.order.allowed_hosts).url
         location = _located(output).replace("{dataid}", self.dataid)
+        paths.check(location, self.order.allowed_roots)
         if not files.exists(self.spark, location):
             raise _nothing_at(location)
+        paths.check_below(location, self.order.allowed_roots)
         return location
 
     def _load(self, source: Input, columns: Sequence[str] | None) -> DataFrame:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dataflowd import formats
 from dataflowd.order import Chunk, Dataset, Input, Order, Output
 from dataflowd.runner import wire
 from dataflowd.runner.execute import STEPS, execute
 from dataflowd.testing import Recorded
+from tests.hostile import corpus
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,3 +157,54 @@ def test_messages_are_bounded_and_have_a_type() -> None:
         lines.feed(b"[1]\n")
     with pytest.raises(wire.WireError, match="longer than"):
         wire.Lines().feed(b"x" * (wire.LINE_BYTES + 1))
+
+
+def with_dataset(order: Order, **changes: Any) -> Order:
+    source = order.inputs["raw"]
+    return replace(order, inputs={"raw": replace(source, dataset=replace(source.dataset, **changes))})
+
+
+def with_output(order: Order, location: str, **dataset: Any) -> Order:
+    return replace(order, outputs={"out": Output(dataset=Dataset(name="out", **dataset), location=location)})
+
+
+def test_no_schema_that_an_attacker_has_stored_runs_anything(spark: SparkSession, order: Order) -> None:
+    for columns in corpus.COLUMNS:
+        result = run(with_dataset(order, columns=columns), spark)
+        assert (result["outcome"], result["code"]) == ("FAILED", "JOB_FAILED"), columns
+    jvm: Any = spark.sparkContext._jvm
+    assert jvm.java.lang.System.getProperty("hostile") is None
+
+
+def test_no_option_or_location_that_an_attacker_has_stored_reaches_spark(
+    spark: SparkSession, order: Order, tmp_path: Path
+) -> None:
+    """Links are judged without Spark, in tests/hostile."""
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    for path in (root, outside):
+        path.mkdir()
+    inside = replace(order, allowed_roots=(str(root),))
+    for name in corpus.OPTIONS:
+        assert run(with_dataset(order, options={name: "x"}), spark)["code"] == "INVALID_OPTION", name
+    for kind, name, value in corpus.OPTION_VALUES:
+        if kind in formats.FILES:
+            wanted = with_output(order, f"{root}/out", format=kind, options={name: value})
+            assert run(wanted, spark)["code"] == "INVALID_OPTION", (name, value)
+    for location in corpus.locations(root, outside):
+        if not any(link in location for link in ("/link", "/chain", "/relative", "/proc/environ")):
+            assert run(with_chunk(inside, location=location), spark)["code"] == "INVALID_PATH", location
+            assert run(with_output(replace(inside, inputs={}), location), spark)["code"] == "INVALID_PATH", (
+                location
+            )
+    assert [*root.iterdir(), *outside.iterdir()] == []
+
+
+def test_a_directory_that_is_named_like_a_pattern_shows_no_other(
+    spark: SparkSession, order: Order, tmp_path: Path
+) -> None:
+    """An output could have been given that name; Spark would read what it expands to."""
+    (tmp_path / "root" / "{x,.." / "outside}").mkdir(parents=True)
+    wanted = replace(order, allowed_roots=(f"{tmp_path}/root",))
+    assert (
+        run(with_chunk(wanted, location=f"{tmp_path}/root/{{x,../outside}}"), spark)["code"] == "INVALID_PATH"
+    )

@@ -1,0 +1,171 @@
+"""Whether a work order is of the form that a host works with. Half of it comes from the database, whose rules whoever owns
+it can drop: so names, dataids, formats and the shapes of all values are looked at again here, before any of them
+becomes part of a path, a variable's name or a call of Spark. Where locations, options and hosts lead is asked when they are used
+(dataflowd.paths, dataflowd.formats, dataflowd.tables.hosts).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from dataflowd.faults import AttemptError
+from dataflowd.formats import OPTIONS
+from dataflowd.names import DATAID, DATAID_REMEDY, NAME, NAME_REMEDY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TEXT_CHARACTERS = 1024 * 1024
+DEPTH = 32
+REMEDY = "see who writes to the control database; `dataflowctl apply` declares the datasets and jobs anew"
+CONNECTION_TEXTS = ("hostname", "database", "schemaname", "tablename", "username", "encryptedpass")
+
+# Neither an environment nor a path nor Postgres can hold them.
+_UNUSABLE = re.compile("[\x00\ud800-\udfff]")
+_SEVERITIES = ("error", "warn")
+_NUMBER = (int, float)
+_SCALAR = (str, int, float)  # bool is an int
+# Of each check: what it has beside its severity. Those of _PER_COLUMN have it for each column.
+_CHECKS: dict[str, dict[str, tuple[type, ...]]] = {
+    "min_rows": {"value": _NUMBER},
+    "max_rows": {"value": _NUMBER},
+    "row_count": {"input": (str,), "tolerance": _NUMBER},
+    "schema": {"columns": (str,)},
+    "not_null": {"columns": (list, tuple)},
+    "unique": {"columns": (list, tuple)},
+    "accepted_values": {"values": (list, tuple)},
+    "range": {},
+    "regex": {"pattern": (str,)},
+}
+_PER_COLUMN = frozenset({"accepted_values", "range", "regex"})
+
+
+def order(document: Any) -> None:
+    """Raises INVALID_ORDER."""
+    _require(isinstance(document, dict), "is no object")
+    _texts(document, DEPTH)
+    for name in ("attempt", "number"):
+        _require(_is_whole(document.get(name, 1)), f"has at {name} {document.get(name)!r:.100}")
+    _name(document["jobid"])
+    _dataid(document["dataid"])
+    _require(isinstance(document.get("params", {}), dict), "has params that are no object")
+    for name in ("inputs", "outputs"):
+        _require(isinstance(document[name], dict), f"has {name} that are no object")
+    for source in document["inputs"].values():
+        _dataset(source["dataset"])
+        for chunk in source["chunks"]:
+            _chunk(chunk)
+    for output in document["outputs"].values():
+        _dataset(output["dataset"])
+        _optional(output, "location", str)
+    for record in document.get("resolved") or ():
+        _require(isinstance(record["mark"], str), "resolves a record without a mark")
+        _optional(record, "repaired", dict)
+
+
+def malformed(error: Exception) -> AttemptError:
+    return _wrong(f"is not of the form that this host knows: {type(error).__name__}: {error}")
+
+
+def _dataset(dataset: dict[str, Any]) -> None:
+    _name(dataset["name"])
+    if dataset.get("format", "parquet") not in OPTIONS:
+        raise _wrong(
+            f"has the dataset {dataset['name']} in the format {dataset['format']!r:.100}",
+            f"the formats are {', '.join(OPTIONS)}",
+        )
+    _require(dataset.get("publish", "pointer") in {"pointer", "rename"}, "publishes in an unknown way")
+    for name in ("location", "columns"):
+        _optional(dataset, name, str)
+    options = dataset.get("options", {})
+    _require(
+        isinstance(options, dict) and all(isinstance(value, _SCALAR) for value in options.values()),
+        f"has options of {dataset['name']} that are no texts, numbers or truth values",
+    )
+    _checks(dataset["name"], dataset.get("checks", {}))
+    connection = dataset.get("connection") or {}
+    for name in CONNECTION_TEXTS:
+        _optional(connection, name, str)
+    port = connection.get("port")
+    _require(port is None or _is_whole(port), f"has the port {port!r:.100} for {dataset['name']}")
+
+
+def _checks(dataset: str, checks: Any) -> None:
+    _require(isinstance(checks, dict), f"has checks of {dataset} that are no object")
+    for name, check in checks.items():
+        _require(name in _CHECKS, f"has a check {name!r:.100} of {dataset}, which is unknown")
+        each: Iterable[Any] = check.values() if name in _PER_COLUMN else [check]
+        for one in each:
+            is_right = (
+                isinstance(one, dict)
+                and one.get("severity") in _SEVERITIES
+                and all(isinstance(one.get(key), kinds) for key, kinds in _CHECKS[name].items())
+                and (name != "range" or any(isinstance(one.get(key), _SCALAR) for key in ("min", "max")))
+                and all(isinstance(column, str) for column in _listed(one.get("columns")))
+                and all(isinstance(value, _SCALAR) for value in one.get("values", ()))
+            )
+            _require(is_right, f"has a check {name} of {dataset} that is not of its form")
+
+
+def _listed(columns: Any) -> Iterable[Any]:
+    return columns if isinstance(columns, list | tuple) else ()
+
+
+def _chunk(chunk: dict[str, Any]) -> None:
+    _dataid(chunk["dataid"])
+    _optional(chunk, "location", str)
+    _require(isinstance(chunk.get("validated", True), bool), "has a chunk that is neither validated nor not")
+    for name in ("version", "rows"):
+        _require(chunk.get(name) is None or _is_whole(chunk[name]), f"has a chunk with a wrong {name}")
+    for file in chunk.get("files") or ():
+        # A table's manifest has one entry, which names the attempt.
+        _require(isinstance(file.get("path", ""), str) and _is_whole(file.get("bytes", 0)), "lists no files")
+    batch = chunk.get("batch")
+    if batch is not None:
+        is_right = isinstance(batch["bounds"], dict) and all(isinstance(one, str) for one in batch["columns"])
+        _require(is_right, "has a batch without columns and bounds")
+
+
+def _name(name: Any) -> None:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise _wrong(f"has the name {name!r:.100}", NAME_REMEDY)
+
+
+def _dataid(dataid: Any) -> None:
+    if not isinstance(dataid, str) or not DATAID.fullmatch(dataid):
+        raise _wrong(f"has the dataid {dataid!r:.100}", DATAID_REMEDY)
+
+
+def _texts(value: Any, depth: int) -> None:
+    match value:
+        case str():
+            _require(len(value) <= TEXT_CHARACTERS, f"has a text of {len(value)} characters")
+            _require(not _UNUSABLE.search(value), "has a NUL, or half a character, in a text")
+        case dict():
+            _require(depth > 0, "is nested too deeply")
+            for key, item in value.items():
+                _texts(key, depth - 1)
+                _texts(item, depth - 1)
+        case list() | tuple():
+            _require(depth > 0, "is nested too deeply")
+            for item in value:
+                _texts(item, depth - 1)
+
+
+def _optional(document: dict[str, Any], name: str, kind: type) -> None:
+    value = document.get(name)
+    _require(value is None or isinstance(value, kind), f"has at {name} something else than {kind.__name__}")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise _wrong(what)
+
+
+def _wrong(what: str, remedy: str = REMEDY) -> AttemptError:
+    return AttemptError("INVALID_ORDER", f"the work order {what}", remedy)
