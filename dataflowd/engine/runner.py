@@ -19,7 +19,7 @@ import socket
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -185,9 +185,11 @@ class Runner:
         try:
             with anyio.fail_after(CONNECT_SECONDS):
                 connection = await self._accept(listener, child, uid)
-            await self._read(connection, token)
+            with closing(connection):
+                await self._read(connection, token)
         except (wire.WireError, TimeoutError, OSError) as error:
             _log.warning("runner.refused", pid=child.pid, error=str(error) or type(error).__name__)
+        self._connection = None
         # Without its socket a runner is of no use, and ends by itself as a rule.
         with anyio.move_on_after(GRACE_SECONDS):
             await anyio.sleep_forever()
@@ -223,15 +225,23 @@ class Runner:
             connection.close()
 
     async def _read(self, connection: socket.socket, token: str) -> None:
-        loop, lines, is_known = asyncio.get_running_loop(), wire.Lines(), False
-        while data := await loop.sock_recv(connection, wire.RECEIVE_BYTES):
-            for message in lines.feed(data):
+        """The first line is the hello, and a short one; the token is good for it alone."""
+        loop, lines, is_known = asyncio.get_running_loop(), wire.Lines(wire.HELLO_BYTES), False
+        paid = time.monotonic()  # until when what was heard is paid for; a second is lent
+        while data := await loop.sock_recv(connection, wire.RECEIVE_BYTES if is_known else wire.HELLO_BYTES):
+            messages = lines.feed(data)
+            for message in messages:
+                wire.check(message)
                 if not is_known:
-                    if not hmac.compare_digest(str(message.get("token", "")), token):
-                        connection.close()
+                    said = str(message.get("token", "")) if message["type"] == "hello" else ""
+                    if not hmac.compare_digest(said.encode(errors="replace"), token.encode()):
                         raise wire.WireError("it does not know the token")
-                    is_known, self._connection = True, connection
+                    is_known, self._connection, lines.most = True, connection, wire.LINE_BYTES
                 self._receive(message)
+            now = time.monotonic()
+            paid = max(paid, now - 1) + len(messages) / wire.RATE
+            if paid > now:
+                await anyio.sleep(paid - now)
 
     def _receive(self, message: wire.Message) -> None:
         match message["type"]:
@@ -246,7 +256,8 @@ class Runner:
                 self._pong = asyncio.Event()
             case "result" if message["attempt"] in self.pending:
                 pending = self.pending[message["attempt"]]
-                pending.result = message["result"]
+                if pending.result is None:  # the first word is the last
+                    pending.result = message["result"]
                 usage = message["result"].get("usage", {})
                 if usage.get("left_threads") or usage.get("stopped_spark"):
                     self.is_retired = True

@@ -273,19 +273,23 @@ class SparkEngine:
 def _hearing(
     attempt_log: supervise.Log, on_start: Callable[[], None], asked: asyncio.Queue[None]
 ) -> Callable[[dict[str, Any]], None]:
-    """What becomes of the words of an attempt while it runs."""
+    """What becomes of the words of an attempt while it runs. It begins once, and has one question open at a time."""
+    has_begun = False
 
     def on_message(message: dict[str, Any]) -> None:
+        nonlocal has_begun
         match message["type"]:
             case "log":
-                attempt_log.feed(message["line"].encode() + b"\n")
+                attempt_log.feed(message["line"].encode(errors="backslashreplace") + b"\n")
             case "step":
-                attempt_log.feed(f"step {message['step']}\n".encode())
-                if message["step"] == "run":
+                attempt_log.feed(f"step {message['step']}\n".encode(errors="backslashreplace"))
+                if message["step"] == "run" and not has_begun:
+                    has_begun = True
                     on_start()
-            case "confirm":
+            case "confirm" if asked.empty():
                 asked.put_nowait(None)
             case "progress":
-                attempt_log.feed(f"progress {message['done']} of {message['total']}\n".encode())
+                said = f"progress {message.get('done')} of {message.get('total')}\n"
+                attempt_log.feed(said.encode(errors="backslashreplace"))
 
     return on_message

@@ -2,7 +2,9 @@
 
 A runner connects to the socket of its daemon and says hello with a token that is good once. The daemon has also asked
 the kernel who is there: it must be of the same user and of the session that the daemon has started. A line that is
-longer than the bound ends the connection: neither side may fill the other's memory.
+longer than the bound ends the connection: neither side may fill the other's memory. So does a message of the runner that
+is not of its form: job code lives in that process, and could say anything. Who says more than RATE messages a second is read
+more slowly.
 
 Daemon to runner: order, cancel, confirmed, forget, ping, stop. Runner to daemon: hello, ready, step, log, progress, confirm,
 result, pong. An attempt that is about to put rows in a table asks with confirm whether it still holds its claim.
@@ -18,15 +20,50 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 SOCKET_VARIABLE = "DATAFLOW_RUNNER_SOCKET"
 TOKEN_VARIABLE = "DATAFLOW_RUNNER_TOKEN"  # noqa: S105 - the name of a variable
 LINE_BYTES = 64 * 1024 * 1024
 RECEIVE_BYTES = 1024 * 1024
 LOG_CHARACTERS = 32 * 1024
+HELLO_BYTES = 4096
+RATE = 20_000
 
 Message = dict[str, Any]
+Kinds = tuple[type, ...]
+
+_TEXT: Kinds = (str,)
+_WHOLE: Kinds = (int,)
+_NUMBER: Kinds = (int, float)
+_LOST: Kinds = (type(None),)
+# What a runner says, and what belongs to it.
+_SAID: dict[str, dict[str, Kinds]] = {
+    "hello": {"token": _TEXT},
+    "ready": {},
+    "pong": {"heap": _NUMBER, "heap_max": _NUMBER},
+    "step": {"attempt": _WHOLE, "step": _TEXT},
+    "log": {"attempt": _WHOLE, "line": _TEXT},
+    "progress": {"attempt": _WHOLE},
+    "confirm": {"attempt": _WHOLE},
+    "result": {"attempt": _WHOLE, "result": (dict,)},
+}
+_RESULT: dict[str, Kinds] = {
+    "outcome": _TEXT,
+    "code": (*_TEXT, *_LOST),
+    "error": (*_TEXT, *_LOST),
+    "retry": (bool, *_LOST),
+    "code_hash": (*_TEXT, *_LOST),
+    "config_hash": (*_TEXT, *_LOST),
+    "usage": (dict,),
+    "outputs": (dict,),
+    "checks": (list,),
+    "nodes": (list,),
+    "quarantine": (list,),
+    "applied": (bool, *_LOST),
+    "preview": (dict,),  # of a trial
+}
+OUTCOMES = ("DONE", "FAILED")
 
 
 class WireError(Exception):
@@ -55,24 +92,48 @@ def encode(message: Message) -> bytes:
 def decode(line: bytes) -> Message:
     try:
         message = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"no JSON: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise WireError("a message has to be an object with a type")
     return message
 
 
+def check(message: Message) -> None:
+    """Whether a runner may say this; raises WireError."""
+    kind = message["type"]
+    if kind not in _SAID:
+        raise WireError(f"a runner says no {kind!r:.50}")
+    _require(f"a message {kind}", message, _SAID[kind])
+    if kind == "result":
+        result = message["result"]
+        if unknown := result.keys() - _RESULT.keys():
+            raise WireError(f"a result has no {min(unknown)!r:.50}")
+        _require("a result", result, {name: kinds for name, kinds in _RESULT.items() if name in result})
+        if result.get("outcome") not in OUTCOMES:
+            raise WireError(f"a result has the outcome {result.get('outcome')!r:.50}")
+
+
+def _require(what: str, found: Message, wanted: Mapping[str, Kinds]) -> None:
+    for name, kinds in wanted.items():
+        value = found.get(name)
+        is_flag = isinstance(value, bool) and bool not in kinds
+        if is_flag or not isinstance(value, kinds):
+            raise WireError(f"{what} has at {name} {value!r:.50}")
+
+
 class Lines:
     """Cuts what arrives into lines; keeps at most one unfinished line of bounded length."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = LINE_BYTES) -> None:
         self._rest = bytearray()
+        self.most = most
 
     def feed(self, data: bytes) -> list[Message]:
         self._rest += data
         *lines, rest = self._rest.split(b"\n") if b"\n" in data else (bytes(self._rest),)
-        if len(rest) > LINE_BYTES:
-            raise WireError(f"a line is longer than the {LINE_BYTES} bytes that are allowed")
+        if max(map(len, (*lines, rest))) > self.most:
+            raise WireError(f"a line is longer than the {self.most} bytes that are allowed")
         if lines:
             self._rest = bytearray(rest)
         return [decode(bytes(line)) for line in lines if line]
