@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import socket
 import sys
 import time
@@ -99,9 +100,17 @@ def _blocks(path: Path, start: int = 0) -> Iterator[bytes]:
             yield block
 
 
+# A character may be cut by the end of a block.
+_terminal = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+
 def _write(block: bytes) -> None:
-    """Bytes as they are: the job chose the encoding. The daemon has masked secrets when it wrote them."""
+    """Bytes as they are, for the job chose the encoding; but a terminal is not steered by them. Secrets were masked before."""
     sys.stdout.flush()
+    if sys.stdout.isatty():
+        from dataflowd.masking import printable
+
+        block = printable(_terminal.decode(block), keep="\n\t").encode(errors="backslashreplace")
     sys.stdout.buffer.write(block)
     sys.stdout.buffer.flush()
 

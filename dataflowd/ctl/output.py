@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,6 +28,8 @@ _COLOURS: dict[State, str] = {
     "failed": "\x1b[31m",
     "skipped": "\x1b[2m",
 }
+_PLAIN, _BOLD = "\x1b[0m", "\x1b[1m"
+_COLOUR = re.compile(r"(\x1b\[(?:[012]|3[0-7])m)")
 
 
 def run(app: typer.Typer, name: str) -> int:
@@ -53,7 +56,12 @@ def run(app: typer.Typer, name: str) -> int:
 
 
 def say(line: str = "") -> None:
-    sys.stdout.write(line + "\n")
+    """What a database or a job said may stand in it: of control characters only our colours reach a terminal."""
+    from dataflowd.masking import printable
+
+    parts = _COLOUR.split(line) if sys.stdout.isatty() else [line]
+    parts[::2] = (printable(part, keep="\n\t") for part in parts[::2])
+    sys.stdout.write("".join(parts) + "\n")
 
 
 def show_version(wanted: bool) -> None:
@@ -72,7 +80,7 @@ def mark(state: State) -> str:
 
 
 def bold(text: str) -> str:
-    return coloured(text, "\x1b[1m")
+    return coloured(text, _BOLD)
 
 
 def unicode_output() -> bool:
@@ -80,7 +88,7 @@ def unicode_output() -> bool:
 
 
 def coloured(text: str, colour: str) -> str:
-    return f"{colour}{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
+    return f"{colour}{text}{_PLAIN}" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
