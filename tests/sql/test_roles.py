@@ -68,12 +68,12 @@ FORGES: list[LiteralString] = [
 CALLS = {
     "dataflow_reader": """
         _checked_dataid _inputs _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
-        _moments _number _shifted affected_runs attempts blockers causes chunk_map chunks data_location
-        dataid_range five_questions flow_conflicts history job_stats lineage matches next_inputs
-        next_tick output_dataid overview partitionings period_add period_id period_start plan_flow
-        preview_order prunable quarantine_export quarantine_groups quarantine_record quarantined rates
-        required_inputs root_causes run_state runs sealing_key select_chunks select_runs sortkey status
-        why
+        _moments _number _shifted _written_to affected_runs attempts blockers causes chunk_map chunks
+        data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
+        matches next_inputs next_tick output_dataid overview partitionings period_add period_id
+        period_start plan_flow preview_order prunable quarantine_export quarantine_groups
+        quarantine_record quarantined rates required_inputs root_causes run_state runs sealing_key
+        select_chunks select_runs sortkey status trial_order why
     """,
     "dataflow_operator": """
         cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
