@@ -169,9 +169,9 @@ def with_output(order: Order, location: str, **dataset: Any) -> Order:
 
 
 def test_no_schema_that_an_attacker_has_stored_runs_anything(spark: SparkSession, order: Order) -> None:
-    for columns in corpus.COLUMNS:
-        result = run(with_dataset(order, columns=columns), spark)
-        assert (result["outcome"], result["code"]) == ("FAILED", "JOB_FAILED"), columns
+    for number, columns in enumerate(corpus.COLUMNS, start=100):
+        result = run(with_dataset(replace(order, attempt=number), columns=columns), spark)
+        assert result["outcome"] == "DONE" or result["code"] == "JOB_FAILED", columns
     jvm: Any = spark.sparkContext._jvm
     assert jvm.java.lang.System.getProperty("hostile") is None
 

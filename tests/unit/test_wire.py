@@ -8,6 +8,7 @@ import socket
 import textwrap
 import time
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,10 +18,10 @@ from hypothesis import strategies as st
 
 from dataflowd.engine.runner import Pending, Runner
 from dataflowd.runner import wire
+from dataflowd.runner.__main__ import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
     from dataflowd.settings import Settings
 
@@ -118,7 +119,7 @@ PEER = """
 
 class Peers:
     def __init__(self, settings: Settings, program: Path) -> None:
-        self.settings = settings
+        self._settings = settings
         self.late = program.with_name(program.name + ".late")  # while it exists, the peer does not connect
         self._program = program
 
@@ -129,7 +130,7 @@ class Peers:
         said: list[wire.Message] = []
         runner = Runner(("key",), reuse=2, slots=1)
         runner.pending[1] = Pending(said.append)
-        runner.start(self.settings, {}, {})
+        runner.start(self._settings, {}, {})
         try:
             yield runner, said
         finally:
@@ -173,7 +174,7 @@ async def test_only_the_process_that_was_started_may_connect(peers: Peers) -> No
     peers.late.touch()
     async with peers.started("hello(); until_closed()") as (runner, _):
         await asyncio.sleep(0)  # until it listens
-        path = _socket(peers.settings)
+        path = _socket(runner)
         assert path.parent.stat().st_mode & 0o777 == 0o700
         with socket.socket(socket.AF_UNIX) as stranger:
             stranger.setblocking(False)
@@ -183,9 +184,11 @@ async def test_only_the_process_that_was_started_may_connect(peers: Peers) -> No
         await asyncio.wait_for(runner.is_ready.wait(), SECONDS)
 
 
-def _socket(settings: Settings) -> Path:
-    [path] = (settings.data_dir / "run").glob("*/socket")
-    return path
+def _socket(runner: Runner) -> Path:
+    """As the process was told."""
+    told = Path(f"/proc/{runner.pid}/environ").read_text(encoding="utf-8").split("\0")
+    [path] = [each.partition("=")[2] for each in told if each.startswith(wire.SOCKET_VARIABLE + "=")]
+    return Path(path)
 
 
 async def test_who_says_too_much_is_read_more_slowly(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,3 +209,28 @@ async def test_who_says_too_much_is_read_more_slowly(peers: Peers, monkeypatch: 
     assert len(said) == 12_000
     assert time.monotonic() - began > 1
     assert turns > 50
+
+
+def test_what_a_runner_says_by_itself_is_of_the_right_form() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reporter = Reporter(wire.Wire(ours), 1)
+        reporter.step("run")
+        reporter.log("half a character: \ud800")
+        reporter.progress(1, None)
+        reporter.result(
+            {"outcome": "FAILED", "code": "X", "error": "", "retry": None, "usage": {"seconds": 0.1}}
+        )
+        checks: dict[str, Any] = {
+            "checks": [{"name": "x"}],
+            "nodes": [],
+            "quarantine": (),
+            "outputs": {"a": {}},
+        }
+        reporter.result({"outcome": "DONE", "code_hash": None, "config_hash": "x", "applied": True} | checks)
+        reporter.result({"outcome": "DONE", "outputs": {"a": "x" * wire.LINE_BYTES}})
+        ours.shutdown(socket.SHUT_WR)
+        said = wire.Lines().feed(b"".join(iter(lambda: theirs.recv(wire.RECEIVE_BYTES), b"")))
+    for message in said:
+        wire.check(message)
+    assert [message["type"] for message in said] == ["step", "log", "progress", "result", "result", "result"]
