@@ -9,7 +9,7 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call
 from dataflowd.ctl.output import bold, columns, say, unicode_output
-from dataflowd.ctl.show import as_json, cell, duration, first_line, moment, size, table
+from dataflowd.ctl.show import as_json, cell, counted, duration, first_line, moment, size, table
 
 if TYPE_CHECKING:
     from dataflowd.ctl.ask import Row
@@ -137,13 +137,22 @@ def stats(
     context: typer.Context,
     job: options.Job,
     *,
+    dag: Annotated[bool, typer.Option("--dag", help="Only its nodes, in the order of the job.")] = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """All about a job: source, configuration, chunks, exceptions, times, and what its nodes did."""
+    """All about a job: source, configuration, chunks, exceptions, times, and what its nodes did.
+
+    Examples:
+    dataflowctl stats clean_orders
+    dataflowctl stats clean_orders --dag
+    """
     found = ask(context, call("job_stats", jobid=job), explained=explained)[0]["stats"]
     if json:
         as_json(found)
+        return
+    if dag:
+        _draw(found)
         return
     for line in columns(_facts(found)):
         say(line)
@@ -165,6 +174,24 @@ def stats(
                 for n in found["nodes"]
             ],
         )
+
+
+def _draw(found: dict[str, Any]) -> None:
+    between, end = ("│", "▼") if unicode_output() else ("|", "v")
+    say(bold(cell(found["jobid"])) + ("" if found["nodes"] else ": no attempt has told of its nodes"))
+    lines = columns(
+        [
+            [
+                cell(node["node"]),
+                f"{node['items']:,} items",
+                f"{node['failures']:,} failed",
+                f"{duration(node['seconds'])} in {counted(node['attempts'], 'attempt')}",
+            ]
+            for node in found["nodes"]
+        ]
+    )
+    for place, line in enumerate(lines, start=1):
+        say(f"{end if place == len(found['nodes']) else between} {line}")
 
 
 def _facts(found: dict[str, Any]) -> list[list[str]]:

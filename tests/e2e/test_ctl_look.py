@@ -310,6 +310,8 @@ def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
     shown = ok(run_ctl("stats", "clean_orders"))
     assert 'params {"currency": "EUR"}' in shown
     assert "1,000 rows, 2.0 KiB" in shown
+    drawn = ok(run_ctl("stats", "clean_orders", "--dag")).splitlines()
+    assert drawn == ["clean_orders", "▼ parse  10 items  1 failed  0.5s in 1 attempt"]
 
 
 @pytest.mark.usefixtures("daemon")
