@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dataflowd.sdk import Context, job
+    from dataflowd.sdk import Context, job, node
 
 __version__ = "0.1.0"
-__all__ = ["Context", "__version__", "job"]
+__all__ = ["Context", "__version__", "job", "node"]
 
 
 def __getattr__(name: str) -> Any:
-    """Job authors write `from dataflowd import job, Context`; the command line should not pay for it."""
-    if name in {"Context", "job"}:
+    """Job authors write `from dataflowd import job, node, Context`; the command line should not pay for it."""
+    if name in {"Context", "job", "node"}:
         from dataflowd import sdk  # noqa: PLC0415
 
         return getattr(sdk, name)

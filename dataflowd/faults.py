@@ -23,6 +23,18 @@ RETRY_IS_FUTILE = frozenset(
     }
 )
 
+_NODE = "dataflow_node"
+
+
+def name_node(error: BaseException, node: str) -> None:
+    """The innermost node is where it happened."""
+    if node_of(error) is None:
+        setattr(error, _NODE, node)
+
+
+def node_of(error: BaseException) -> str | None:
+    return getattr(error, _NODE, None)
+
 
 class AttemptError(DataflowError):
     def __init__(self, code: str, message: str, remedy: str = "") -> None:

@@ -133,7 +133,7 @@ def validate(ctx: Context) -> dict[str, Any]:
     results = [result for item in written.values() for result in _judged(ctx, item, seen)]
     details: dict[str, Any] = {
         "checks": [result.document() for result in results],
-        "nodes": [*map(_sieve_node, seen), *(vars(node) for node in ctx.nodes())],
+        "nodes": [vars(node) for node in ctx.nodes(seen)],
     }
     if ctx.order.trial is not None:
         details |= {"quarantine": quarantine.documents(seen), "preview": _preview(ctx, ctx.order.trial.shown)}
@@ -247,8 +247,3 @@ def publish_tables(ctx: Context, confirm: Callable[[], bool]) -> None:
     for item in ctx.written().values():
         if item.dataset.format in formats.TABLES and not item.is_adopted:
             writing.publish(item.dataset, ctx.order, item.rows, confirm)
-
-
-def _sieve_node(seen: Seen) -> dict[str, Any]:
-    good = seen.rows - seen.bad
-    return {"node": seen.name, "items": seen.rows, "successes": good, "failures": seen.bad, "seconds": 0}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import dataflowd
 from dataflowd.errors import DataflowError
-from dataflowd.faults import AttemptError
+from dataflowd.faults import AttemptError, node_of
 from dataflowd.masking import mask
 
 if TYPE_CHECKING:
@@ -40,8 +40,10 @@ def fault(error: BaseException) -> AttemptError:
 
 
 def _with_frames(error: BaseException, message: str, remedy: str, code: str = "JOB_FAILED") -> AttemptError:
+    node = node_of(error)
+    said = message if node is None else f"in node {node}: {message}"
     frames = "".join(traceback.format_list(list(_author_frames(error)))).rstrip()
-    return AttemptError(code, mask(f"{message}\n{frames}".rstrip()), remedy)
+    return AttemptError(code, mask(f"{said}\n{frames}".rstrip()), remedy)
 
 
 def _message(error: BaseException) -> str:

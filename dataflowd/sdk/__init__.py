@@ -1,8 +1,8 @@
-"""What a job's author imports: `from dataflowd import job, Context`. Spark is imported when a job runs, not before."""
+"""What a job's author imports: `from dataflowd import job, node, Context`. Spark is imported when a job runs, not before."""
 
 from __future__ import annotations
 
 from dataflowd.sdk.context import Context
-from dataflowd.sdk.declare import job
+from dataflowd.sdk.declare import job, node
 
-__all__ = ["Context", "job"]
+__all__ = ["Context", "job", "node"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dataflowd import checks as declared_checks
 from dataflowd import formats, paths
-from dataflowd.faults import AttemptError
+from dataflowd.faults import AttemptError, name_node
 from dataflowd.formats import files
 from dataflowd.masking import mask, printable
 from dataflowd.nearest import did_you_mean
@@ -112,6 +112,7 @@ class Context:
     _written: dict[str, Written] = field(default_factory=dict)
     _sieves: list[sieves.Sieve] = field(default_factory=list)
     _counts: dict[str, Watch] = field(default_factory=dict)
+    _passages: list[tuple[str, Watch]] = field(default_factory=list)
     _nodes: dict[str, Node] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
 
@@ -151,8 +152,19 @@ class Context:
         began = time.monotonic()
         try:
             yield found
+        except BaseException as error:
+            name_node(error, name)
+            raise
         finally:
             found.seconds += time.monotonic() - began
+
+    def counted(self, name: str, frame: DataFrame) -> DataFrame:
+        """The frame, whose rows become items of a node as they pass by."""
+        from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+        watch = Watch(frame, [F.count(F.lit(1)).alias("rows")])
+        self._passages.append((name, watch))
+        return watch.frame
 
     def read(self, name: str, *, columns: Sequence[str] | None = None) -> DataFrame:
         """This chunk of an input. Broken records of CSV and JSON go to quarantine, never silently to NULL.
@@ -192,7 +204,7 @@ class Context:
             reason=said,
             item=F.col(declared_checks.quoted(item)) if isinstance(item, str) else item,
         )
-        self._sieves.append(found)
+        self._place(found)
         return good
 
     def write(self, name: str, frame: DataFrame) -> None:
@@ -203,7 +215,8 @@ class Context:
                 "JOB_FAILED", f"the output {name!r} is written twice", "union the parts and write them once"
             )
         if not self._written:
-            for watch in [*self._counts.values(), *(one.watch for one in self._sieves)]:
+            counts = [*self._counts.values(), *(watch for _, watch in self._passages)]
+            for watch in [*counts, *(one.watch for one in self._sieves)]:
                 watch.expire()
         watch, describe = self._observed(output, frame)
         location = self._store(watch.frame, output)
@@ -252,8 +265,14 @@ class Context:
     def seen(self) -> list[sieves.Seen]:
         return [one.seen() for one in self._sieves]
 
-    def nodes(self) -> list[Node]:
-        return list(self._nodes.values())
+    def nodes(self, seen: Sequence[sieves.Seen]) -> list[Node]:
+        """In the order in which they began, with the rows that came by."""
+        found = {name: replace(node) for name, node in self._nodes.items()}
+        for one in seen:
+            found[one.name].count(successes=one.rows - one.bad, failures=one.bad)
+        for name, watch in self._passages:
+            found[name].count(successes=int((watch.passing() or {"rows": 0})["rows"]))
+        return list(found.values())
 
     def input_rows(self) -> dict[str, int | None]:
         """The rows of each input: from its manifest, or as they were counted when it was read."""
@@ -327,7 +346,7 @@ class Context:
             reason=f"does not fit the schema of {source.name}",
             record=formats.CORRUPT_COLUMN,
         )
-        self._sieves.append(found)
+        self._place(found)
         if source.rows is None:
             self._counts[source.name] = found.watch
         return good.drop(formats.CORRUPT_COLUMN)
@@ -339,6 +358,10 @@ class Context:
             check.get("input") == source.name for check in compared
         )
         return source.rows is None and is_asked
+
+    def _place(self, sieve: sieves.Sieve) -> None:
+        self._sieves.append(sieve)
+        self._nodes.setdefault(sieve.name, Node(sieve.name))
 
     def _free_name(self, name: str) -> str:
         taken = {one.name for one in self._sieves}

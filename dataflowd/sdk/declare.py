@@ -1,12 +1,15 @@
-"""@job: marks a function as a job and, where it declares a model of its parameters, says which.
+"""@job and @node: what a function is in a job.
 
-The function stays an ordinary function of one argument: a test may call it with a Context of its own.
+@job marks a function as a job and, where it declares a model of its parameters, says which. It stays an ordinary function
+of one argument: a test may call it with a Context of its own. @node makes a function of the Context, and of whatever else,
+a named step of the job that calls it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, overload
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,6 +19,8 @@ from dataflowd.nearest import did_you_mean
 if TYPE_CHECKING:
     from dataflowd.sdk.context import Context
 
+P = ParamSpec("P")
+T = TypeVar("T")
 JobFunction = Callable[["Context"], Any]
 _MODEL = "__dataflow_params__"
 
@@ -32,6 +37,23 @@ def job(
         return marked
 
     return mark if function is None else mark(function)
+
+
+def node(function: Callable[Concatenate[Context, P], T]) -> Callable[Concatenate[Context, P], T]:
+    """A step by the name of the function: timed, named when it fails, and the rows of a DataFrame that it returns counted.
+
+    They are counted while the job writes, in the same pass; Spark hands no filter of a later step to the source through
+    that. `with ctx.node(name)` names a step without counting.
+    """
+
+    @wraps(function)
+    def step(ctx: Context, /, *arguments: P.args, **named: P.kwargs) -> T:
+        name = function.__name__
+        with ctx.node(name):
+            made = function(ctx, *arguments, **named)
+        return ctx.counted(name, made) if type(made).__name__ == "DataFrame" else made
+
+    return step
 
 
 class Params(Mapping[str, Any]):

@@ -29,10 +29,15 @@ class Watch:
         self._is_stale = self._is_stale or self._is_complete()
 
     def values(self) -> dict[str, Any]:
-        if self._is_stale or not self._has_values():
+        seen = self.passing()
+        if seen is None:
             row = self._source.agg(*self._expressions).first()
             return dict(row.asDict(recursive=False)) if row is not None else {}
-        return dict(self._observation.get)
+        return seen
+
+    def passing(self) -> dict[str, Any] | None:
+        """What the writing saw pass; None where it did not come by, or something else did before."""
+        return None if self._is_stale or not self._has_values() else dict(self._observation.get)
 
     def _is_complete(self) -> bool:
         inside = getattr(self._observation, "_jo", None)

@@ -20,27 +20,29 @@ if TYPE_CHECKING:
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    [text] = re.findall(
-        rf"```{language}\n(.*?)```", README.split("## Write your first job")[1].split("\n## ")[0], re.DOTALL
-    )
-    return str(text)
+def blocks(language: str) -> list[str]:
+    section = README.split("## Write your first job")[1].split("\n## ")[0]
+    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
 
 
 def test_the_first_job_of_readme_works_as_it_stands(
     spark: SparkSession, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "flow.toml").write_text(block("toml"), encoding="utf-8")
-    (tmp_path / "jobs.py").write_text(block("python"), encoding="utf-8")
+    (tmp_path / "flow.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    (tmp_path / "jobs.py").write_text("".join(blocks("python")), encoding="utf-8")
     flow = dataflowd.flow.load(tmp_path / "flow.toml", settings)
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("jobs", None)
-    clean_orders = import_module("jobs").clean_orders
+    clean_orders, price_orders = (
+        getattr(import_module("jobs"), name) for name in ("clean_orders", "price_orders")
+    )
     raw = spark.createDataFrame(
         [(1, "ann", 5), (2, "bob", -1)], "order_id bigint, customer string, amount int"
     )
     params = flow.jobs["clean_orders"].params
     ran = run_job(clean_orders, spark, {"raw_orders": raw}, ["orders"], params=params, datasets=flow.datasets)
+    priced = run_job(price_orders, spark, {"raw_orders": raw}, ["orders"], params=params)
+    assert [(node["node"], node["items"]) for node in priced.nodes] == [("priced", 2), ("write orders", 2)]
     sys.modules.pop("jobs")
     assert [(row.order_id, row.currency) for row in ran.outputs["orders"].collect()] == [(1, "EUR")]
     assert [record["item"] for record in ran.quarantine] == ["2"]

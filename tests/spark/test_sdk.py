@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import dataflowd.flow
-from dataflowd import Context, job, jobs
+from dataflowd import Context, job, jobs, node
 from dataflowd.faults import AttemptError
 from dataflowd.flow.model import Dataset
 from dataflowd.runner import jobcode
@@ -82,6 +82,36 @@ def test_the_example_cleans_a_real_file(spark: SparkSession, tmp_path: Path) -> 
     assert (nodes["read raw_orders"]["items"], nodes["read raw_orders"]["failures"]) == (7, 3)
     assert nodes["amount must be positive"]["failures"] == 1
     assert "enrich" in nodes
+
+
+@node
+def even(ctx: Context, numbers: DataFrame, rest: int = 0) -> DataFrame:
+    return ctx.quarantine(numbers, unless="name IS NOT NULL", reason="no name").where(f"id % 2 = {rest}")
+
+
+@node
+def halves(_: Context, numbers: DataFrame, divisor: int) -> DataFrame:
+    return numbers.withColumn("half", numbers["id"] / (100 // divisor))
+
+
+@job
+def in_nodes(ctx: Context) -> None:
+    found = halves(ctx, even(ctx, ctx.read("numbers"), rest=0), ctx.params.divisor)
+    ctx.write("out", found.where("id < 10"))
+
+
+def test_a_job_of_nodes_counts_them_in_order_and_names_the_one_that_fails(numbers: DataFrame) -> None:
+    ran = run_job(in_nodes, numbers.sparkSession, {"numbers": numbers}, ["out"], params={"divisor": 50})
+    assert [(each["node"], each["items"], each["failures"]) for each in ran.nodes] == [
+        ("even", 50, 0),
+        ("no name", 100, 1),
+        ("halves", 50, 0),
+        ("write out", 5, 0),
+    ]
+    assert all(each["seconds"] > 0 for each in ran.nodes if each["node"] != "no name")
+    with pytest.raises(AttemptError, match=r"^in node halves: ZeroDivisionError") as raised:
+        run_job(in_nodes, numbers.sparkSession, {"numbers": numbers}, ["out"], params={"divisor": 0})
+    assert "in in_nodes" in raised.value.message
 
 
 def test_a_spark_sql_file_gets_views_and_bound_parameters(spark: SparkSession) -> None:
