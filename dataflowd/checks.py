@@ -74,7 +74,9 @@ def _column_checks(checks: Mapping[str, Any], names: Sequence[str], dataset: str
 
     not_null = checks.get("not_null", {})
     for name in not_null.get("columns", []):
-        violated = column("not_null", name).isNull()
+        require(names, name, "not_null", dataset)
+        # As text it is one call into the JVM, where building it takes several.
+        violated = F.expr(f"{quoted(name)} IS NULL")
         yield ColumnCheck(f"not_null({name})", not_null["severity"], name, violated, "no NULL")
     for name, check in checks.get("accepted_values", {}).items():
         violated = ~column("accepted_values", name).isin(check["values"])
@@ -97,7 +99,7 @@ def aggregates(compiled: Sequence[ColumnCheck]) -> list[Column]:
     """What the write observes: the rows and, for each check, its violations and the least value that violates it."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    found = [F.count(F.lit(1)).alias(ROWS)]
+    found = [F.expr(f"count(1) AS {ROWS}")]
     for index, check in enumerate(compiled):
         found.append(F.count_if(check.violated).alias(f"violations{index}"))
         if not check.name.startswith("not_null"):

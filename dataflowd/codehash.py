@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+MODULES_KEPT = 1000
 _WITH_DOCSTRING = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -50,17 +52,24 @@ def _collect(module: str, directory: Path, found: dict[str, str]) -> None:
     path = _file(module, directory)
     if path is None:
         return
+    status = path.stat()
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found[module], imported = _parsed(path, package, status.st_mtime_ns, status.st_size, status.st_ino)
+    for name in imported:
+        for prefix in _prefixes(name):
+            _collect(prefix, directory, found)
+
+
+@lru_cache(maxsize=MODULES_KEPT)
+def _parsed(path: Path, package: str, *_version: int) -> tuple[str, tuple[str, ...]]:
+    """What the module means, and the names that it imports. Asked for every attempt, so a file is parsed once a version."""
     text = path.read_bytes()
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        found[module] = hashlib.sha256(text).hexdigest()
-        return
-    found[module] = ast.dump(_without_docstrings(tree))
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    for name in _imported(tree, package):
-        for prefix in _prefixes(name):
-            _collect(prefix, directory, found)
+        return hashlib.sha256(text).hexdigest(), ()
+    imported = tuple(_imported(tree, package))
+    return ast.dump(_without_docstrings(tree)), imported
 
 
 def _file(module: str, directory: Path) -> Path | None:

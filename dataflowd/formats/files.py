@@ -7,6 +7,7 @@ was written is listed, and Parquet and ORC files tell their rows in their footer
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from dataflowd.order import Dataset
 
 WITH_BROKEN_RECORDS = ("csv", "json")
-WITH_FOOTERS = ("parquet", "orc")
+SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
 
 # The class that a format or a scheme needs, from a jar that the user supplies.
 JARS = {
@@ -79,7 +80,9 @@ def read(
         **formats.read_options(dataset.name, dataset.format, dataset.options)
     )
     if dataset.format not in WITH_BROKEN_RECORDS:
-        return (reader.schema(dataset.columns) if dataset.columns else reader).load(locations)
+        is_plain = dataset.format == "parquet" and not dataset.options
+        known = dataset.columns or (_written_schema(locations) if is_plain else None)
+        return (reader.schema(known) if known else reader).load(locations)
     if schema is None and not dataset.columns:
         schema = reader.load(locations).schema
     schema = _with_corrupt_column(dataset, schema)
@@ -94,6 +97,29 @@ def read(
 def read_back(spark: SparkSession, dataset: Dataset, location: str, schema: StructType) -> DataFrame:
     """What was written there, with the columns that were written: a CSV file does not tell their names."""
     return read(spark, dataset, [location], schema).drop(formats.CORRUPT_COLUMN)
+
+
+def _written_schema(locations: list[str]) -> StructType | None:
+    """The schema that Spark itself has noted in a footer, where one look tells: asking Spark would be a job of its own.
+
+    Spark takes it from one file too. Where there are several places, or directories that may stand for columns, Spark
+    is asked.
+    """
+    path = paths.local(locations[0]) if len(locations) == 1 else None
+    if path is None or not path.is_dir():
+        return None
+    from pyarrow import parquet  # noqa: PLC0415
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    found = [item for item in path.iterdir() if not item.name.startswith(("_", "."))]
+    first = min((item for item in found if item.suffix == ".parquet"), default=None)
+    if first is None or any(item.is_dir() for item in found):
+        return None
+    try:
+        noted = (parquet.read_metadata(first).metadata or {}).get(SPARK_SCHEMA_KEY)
+    except (OSError, ValueError):
+        return None  # what is wrong with the file is Spark's to say
+    return StructType.fromJson(json.loads(noted)) if noted else None
 
 
 def _with_corrupt_column(dataset: Dataset, found: StructType | None) -> StructType:

@@ -341,7 +341,7 @@ class Context:
         found, good = sieves.sieve(
             repairs.applied(frame, self.order.resolved),
             name=f"read {source.name}",
-            is_bad=F.col(formats.CORRUPT_COLUMN).isNotNull(),
+            is_bad=F.expr(f"{formats.CORRUPT_COLUMN} IS NOT NULL"),
             code="MALFORMED",
             reason=f"does not fit the schema of {source.name}",
             record=formats.CORRUPT_COLUMN,
@@ -349,7 +349,7 @@ class Context:
         self._place(found)
         if source.rows is None:
             self._counts[source.name] = found.watch
-        return good.drop(formats.CORRUPT_COLUMN)
+        return good
 
     def _must_count(self, source: Input) -> bool:
         """Only where somebody asks: the check row_count, or a limit of bad records that is a share."""

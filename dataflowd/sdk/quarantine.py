@@ -79,7 +79,7 @@ def sieve(  # noqa: PLR0913 - all that is known about a bad record
     item: Column | None = None,
     record: str | None = None,
 ) -> tuple[Sieve, DataFrame]:
-    """The sieve, and the rows that are not bad. `record`: the column that holds a bad row as it was, if there is one.
+    """The sieve, and the rows that are not bad. `record`: the column that holds a bad row as it was, if there is one; it goes.
 
     The aggregates are written as text: each is one call into the JVM then, where building them takes dozens.
     """
@@ -87,8 +87,8 @@ def sieve(  # noqa: PLR0913 - all that is known about a bad record
 
     whole = repairs.whole(frame)
     marks = [is_bad.alias(BAD_COLUMN)] + ([] if item is None else [item.cast("string").alias(ITEM_COLUMN)])
-    marked = _marked(frame, marks)
-    source = FILE_COLUMN if FILE_COLUMN in marked.columns else "CAST(NULL AS string)"
+    marked, has_file = _marked(frame, marks)
+    source = FILE_COLUMN if has_file else "CAST(NULL AS string)"
     # Without a name of its own a record goes by its content.
     itself = repairs.mark(whole) if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
     shown = whole if record is None else record
@@ -108,24 +108,26 @@ def sieve(  # noqa: PLR0913 - all that is known about a bad record
             ),
         ],
     )
-    good = watch.frame.where(f"NOT {BAD_COLUMN}").drop(FILE_COLUMN, BAD_COLUMN, ITEM_COLUMN)
-    return Sieve(name, code, reason, watch), good
+    good = watch.frame.where(f"NOT {BAD_COLUMN}")
+    return Sieve(name, code, reason, watch), good.drop(
+        FILE_COLUMN, BAD_COLUMN, ITEM_COLUMN, record or FILE_COLUMN
+    )
 
 
-def _marked(frame: DataFrame, marks: list[Column]) -> DataFrame:
+def _marked(frame: DataFrame, marks: list[Column]) -> tuple[DataFrame, bool]:
     """With the file that each row comes from, where there is one: not behind a join or an aggregation."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    plain = frame.select("*", *marks)  # what is wrong with the author's own condition is said here
     if FILE_COLUMN in frame.columns:
-        return plain
+        return frame.select("*", *marks), True
     try:
         found = frame.select("*", F.expr(f"_metadata.file_path AS {FILE_COLUMN}"), *marks)
         found.columns  # noqa: B018 - Connect analyses only when it is asked
     except AnalysisException:
-        return plain
-    return found
+        # What is wrong with the author's own condition is said here.
+        return frame.select("*", *marks), False
+    return found, True
 
 
 def documents(seen: list[Seen]) -> list[dict[str, Any]]:

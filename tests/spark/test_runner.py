@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dataflowd import formats
+from dataflowd.formats import files
 from dataflowd.order import Chunk, Dataset, Input, Order, Output
 from dataflowd.runner import wire
 from dataflowd.runner.execute import STEPS, execute
@@ -208,3 +209,22 @@ def test_a_directory_that_is_named_like_a_pattern_shows_no_other(
     assert (
         run(with_chunk(wanted, location=f"{tmp_path}/root/{{x,../outside}}"), spark)["code"] == "INVALID_PATH"
     )
+
+
+def test_reading_what_spark_has_written_asks_no_job_for_its_schema(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = spark.sql("SELECT 1 AS id, 'a' AS `a.b`, 1.50BD AS amount, array(named_struct('x', 1)) AS xs")
+    frame.write.parquet(str(tmp_path / "plain"))
+    frame.write.partitionBy("id").parquet(str(tmp_path / "parted"))
+    group = "what reading starts"
+    spark.sparkContext.setJobGroup(group, "")
+    try:
+        found = files.read(spark, Dataset(name="out"), [str(tmp_path / "plain")])
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup(group) == []
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    assert found.schema == spark.read.parquet(str(tmp_path / "plain")).schema
+    assert found.collect() == frame.collect()
+    parted = files.read(spark, Dataset(name="out"), [str(tmp_path / "parted")])
+    assert parted.columns == ["a.b", "amount", "xs", "id"]
