@@ -15,7 +15,7 @@ help:            ## this list
 $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -c 'import sys; sys.exit("dataflowd needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[embedded,test,lint]'
+	$(PIP) --editable '.[embedded,connect,test,lint]'
 	touch $@
 
 install: $(VENV)/installed  ## .venv with everything that tests and the demo need

@@ -91,7 +91,8 @@ def prepare(order: Order) -> None:
             paths.check(location, order.allowed_roots)
             path = paths.local(location)
             if path is not None:
-                _make(path)
+                # Spark writes into a directory that is not there, as everybody's scripts for it expect.
+                _make(path, with_itself=order.kind != "spark_submit")
 
 
 def _check_files(order: Order, name: str, chunk: Chunk, location: str) -> None:
@@ -195,10 +196,12 @@ def _write(target: int, data: bytes) -> None:
         data = data[os.write(target, data) :]
 
 
-def _make(path: Path) -> None:
+def _make(path: Path, *, with_itself: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir()
+        if not with_itself:
+            path.rmdir()
     except FileExistsError:
         raise AttemptError(
             "WRONG_DATA",

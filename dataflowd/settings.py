@@ -270,6 +270,7 @@ def describe(loaded: Loaded) -> list[Described]:
     settings = loaded.settings
     shown: dict[str, Any] = settings.model_dump(mode="json") | {
         "dsn": mask(settings.dsn.get_secret_value()) if settings.dsn else None,
+        "master": mask(settings.master),
         "root": settings.effective_root,
         "allowed_roots": settings.effective_allowed_roots,
         "allowed_hosts": settings.effective_allowed_hosts,

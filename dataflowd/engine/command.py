@@ -4,6 +4,8 @@ The process is `dataflowd.script` first: it prepares, opens passwords, and becom
 what lies in the attempt's directories; 75 (EX_TEMPFAIL) means later: the run is tried again after its retry_delay, and
 no try is spent; anything else is FAILED, with the status or the signal as the code and the last lines of the output as
 the error. What a script tells about its work, it writes to the file that DATAFLOW_REPORT names (see report.py).
+
+A `spark_submit` job is such a script for spark-submit: it gets its master and its configuration from there.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ import anyio.to_thread
 
 from dataflowd import account, supervise
 from dataflowd.attempt import done, failed, returned
+from dataflowd.embedded import java
+from dataflowd.engine import submit
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
 from dataflowd.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
 from dataflowd.faults import AttemptError
 from dataflowd.keyfile import KeySource
+from dataflowd.runner import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -66,7 +71,7 @@ class CommandEngine:
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
             flow, job = self._declared.job(attempt.jobid)
-            program = self._program(job)
+            self._require_script(job)
             order = await self._orders.order(attempt, flow, job)
         except DatabaseUnreachableError as error:
             return returned(attempt, error.message)
@@ -78,9 +83,12 @@ class CommandEngine:
             return returned(attempt, "the claim was lost before the job began")
         with _scratch(self._settings) as directory:
             try:
+                program = self._program(job, attempt.tag, directory)
                 result = await self._execute(attempt, order, program, directory, on_start)
             except AttemptError as error:
                 result = failed(attempt, error.code, str(error), retry=error.retry, **error.details)
+            except DataflowError as error:
+                result = failed(attempt, error.code, str(error), retry=False)
             except OSError as error:
                 result = failed(attempt, "CANNOT_START", f"the process cannot be started: {error}")
         return replace(result, code_hash=order.code_hash, config_hash=order.config_hash)
@@ -91,14 +99,24 @@ class CommandEngine:
     async def reload(self) -> None:
         """Each attempt reads its program anew."""
 
-    def _program(self, job: Job) -> Program:
-        if job.kind != "command" or isinstance(job.code, str):
+    def _require_script(self, job: Job) -> None:
+        if isinstance(job.code, str):
             raise NotAllowedError(
                 f"the job {job.name} is of kind {job.kind}, and this daemon runs only commands",
                 "run the daemon with --engine spark",
             )
-        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-        return Program(tuple(job.code), inherited | account.environment(self._settings.runner_user))
+
+    def _program(self, job: Job, tag: str, directory: Path) -> Program:
+        if job.kind == "command":
+            inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+            return Program(tuple(job.code), inherited | account.environment(self._settings.runner_user))
+        conf = session.configuration(job.spark, self._settings.master, str(directory), tag)
+        found = java.environment(java.find(self._settings))
+        user = self._settings.runner_user
+        return Program(
+            (*submit.words(conf | {"spark.app.name": job.name}, directory, user), *job.code),
+            submit.environment(job.spark, found, directory, user),
+        )
 
     async def _execute(
         self, attempt: Attempt, order: Order, program: Program, directory: Path, on_start: Callable[[], None]

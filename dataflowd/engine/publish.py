@@ -64,7 +64,7 @@ def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
     if path is None or output.dataset.format not in FILES:
         found: list[dict[str, Any]] = [{"path": name, "bytes": 0, **known} for name, known in told.items()]
     else:
-        found = [file.document() | told.get(file.path, {}) for file in _files(output.name, path)]
+        found = [file.document() | told.get(file.path, {}) for file in _files(order, output, path)]
         if unknown := sorted(told.keys() - {file["path"] for file in found}):
             raise AttemptError(
                 "WRONG_DATA",
@@ -77,15 +77,16 @@ def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
     return {"location": location, "files": found, "bytes": sum(file["bytes"] for file in found), "rows": rows}
 
 
-def _files(name: str, path: Path) -> list[files.File]:
-    """What a script leaves is data: a link in it would have readers look elsewhere."""
+def _files(order: Order, output: Output, path: Path) -> list[files.File]:
+    """What a script leaves is data: a link in it would have readers look elsewhere. Spark's files tell their rows."""
+    name = output.name
     for parent, directories, names in os.walk(path):
         for entry in (*directories, *names):
             if (Path(parent) / entry).is_symlink():
                 raise AttemptError(
                     "INVALID_PATH", f"{name}: {parent}/{entry} is a link", "let the script write files"
                 )
-    found = files.local_listing(path)
+    found = files.local_listing(path, output.dataset.format if order.kind == "spark_submit" else "")
     if not found:
         raise AttemptError(
             "NO_OUTPUT",

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from dataflowd import account, log, supervise
-from dataflowd.engine import command
+from dataflowd.engine import command, submit
 from dataflowd.keyfile import KeySource
 from dataflowd.runner import secrets as credentials
 from dataflowd.runner import session, submitted, wire
@@ -44,21 +44,6 @@ PROBE_SECONDS = 10.0
 PROBES_PER_SILENCE = 4
 GRACE_SECONDS = 5.0
 HEAP_SHARE = 0.85
-INHERITED = (
-    "PATH",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "HOME",
-    "HADOOP_CONF_DIR",
-    "YARN_CONF_DIR",
-    "SPARK_CONF_DIR",
-    "PYTHONPATH",
-    # How libpq finds and protects the way to tables.
-    "PGPASSFILE",
-    "PGSSLMODE",
-    "PGSSLROOTCERT",
-)
 
 _log = log.logger(__name__)
 
@@ -249,7 +234,7 @@ class Runner:
                 self.is_ready.set()
                 _log.info("runner.ready", pid=self.pid, seconds=round(time.monotonic() - self.born, 1))
             case "pong":
-                if message["heap"] > HEAP_SHARE * message["heap_max"]:
+                if message.get("heap", 0) > HEAP_SHARE * message.get("heap_max", 1):
                     # It ends what it has, and takes nothing more.
                     self.is_retired = True
                 self._pong.set()
@@ -313,22 +298,10 @@ def _command(  # noqa: PLR0913, PLR0917 - a process has that many sides
     token: str,
 ) -> tuple[list[str], dict[str, str]]:
     """Nothing of the daemon's environment is inherited but what is named: its DSN is there, and job code would see it."""
-    conf = session.configuration(spark, settings.master, str(directory))
-    env = {name: os.environ[name] for name in INHERITED if name in os.environ} | dict(variables)
-    env |= account.environment(settings.runner_user)
-    env |= {
-        "TMPDIR": str(directory),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONUNBUFFERED": "1",
-        wire.SOCKET_VARIABLE: str(directory / "socket"),
-        wire.TOKEN_VARIABLE: token,
-    } | credentials.offer(KeySource.of(settings))
-    if reuse > 1:
+    conf = session.configuration(spark, settings.master, str(directory), f"dataflowd-{directory.name}")
+    env = submit.environment(spark, variables, directory, settings.runner_user)
+    env |= {wire.SOCKET_VARIABLE: str(directory / "socket"), wire.TOKEN_VARIABLE: token}
+    env |= credentials.offer(KeySource.of(settings))
+    if reuse > 1 or session.is_connect(settings.master):
         return [sys.executable, "-m", "dataflowd.runner"], env | {session.CONF_VARIABLE: json.dumps(conf)}
-    import pyspark  # noqa: PLC0415 - where it lies is all that is asked
-
-    properties = directory / "spark.properties"
-    properties.write_text("".join(f"{name} {value}\n" for name, value in conf.items()), encoding="utf-8")
-    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    return [str(submit), "--properties-file", str(properties), submitted.__file__], env
+    return [*submit.words(conf, directory, settings.runner_user), submitted.__file__], env

@@ -1,7 +1,8 @@
 """The engine for Spark: attempts run in warm runners, keyed by flow, its code and the job's Spark configuration.
 
 A runner takes `slots` attempts side by side and `reuse` in all, then it is replaced; also when it is old, its heap is
-full, it does not answer, or job code has left threads in it. `reuse = 1` is a real spark-submit for each attempt. At
+full, it does not answer, or job code has left threads in it. `reuse = 1` is a real spark-submit for each attempt
+(a client process of its own where the master is a Connect server). At
 most `runners` exist at a time: another key's idle runner makes room, and otherwise the attempt waits.
 
 A runner that dies takes with it only what was inside. If that was one attempt, it has failed (RUNNER_DIED). If there
@@ -25,6 +26,8 @@ from dataflowd.engine.command import log_path
 from dataflowd.engine.compose import environment, references
 from dataflowd.engine.runner import Pending, Runner, remove_leftovers
 from dataflowd.errors import DatabaseUnreachableError, DataflowError
+from dataflowd.flow.graph import SCRIPTS
+from dataflowd.runner import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +56,7 @@ class SparkEngine:
         self._orders = orders
         self._commands = commands
         self._runners: list[Runner] = []
+        self._submitted = 0
         self._changed = asyncio.Condition()
         self._suspects: set[tuple[str, str]] = set()
         self._java: dict[str, str] = {}
@@ -62,8 +66,9 @@ class SparkEngine:
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
             flow, job = self._declared.job(attempt.jobid)
-            if job.kind == "command":
-                return await self._commands.run(attempt, on_start)
+            if job.kind in SCRIPTS:
+                script = self._commands.run if job.kind == "command" else self._submit
+                return await script(attempt, on_start)
             order = await self._orders.order(attempt, flow, job)
         except DatabaseUnreachableError as error:
             return returned(attempt, error.message)
@@ -115,11 +120,11 @@ class SparkEngine:
         """A place in a runner of the job's key; a new one, or another's place, when there is none."""
         key = self._key(flow, job)
         reuse, slots = job.reuse or self._settings.reuse, job.slots or self._settings.slots
-        if not self._java:
+        if not self._java and not session.is_connect(self._settings.master):
             self._java = java.environment(java.find(self._settings))
         while True:
             chosen = None if alone or reuse == 1 else self._free(key)
-            if chosen is None and len(self._runners) < self._settings.runners:
+            if chosen is None and self._has_room:
                 chosen = Runner(key, reuse=reuse, slots=1 if alone or reuse == 1 else slots)
                 chosen.is_retired = alone
                 chosen.start(self._settings, job.spark, environment(flow, self._java))
@@ -137,12 +142,33 @@ class SparkEngine:
                     return chosen
                 await self._release(chosen)
                 continue
-            idle = [runner for runner in self._runners if runner.load == 0]
-            if idle:
-                await self._drop(min(idle, key=lambda runner: runner.idle_since))
-                continue
-            async with self._changed:
-                await self._changed.wait()
+            await self._make_room()
+
+    async def _submit(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
+        """A script's application takes the place of a runner's: the host has memory for so many."""
+        while not self._has_room:
+            await self._make_room()
+        self._submitted += 1
+        try:
+            return await self._commands.run(attempt, on_start)
+        finally:
+            self._submitted -= 1
+            with anyio.CancelScope(shield=True):
+                async with self._changed:
+                    self._changed.notify_all()
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._runners) + self._submitted < self._settings.runners
+
+    async def _make_room(self) -> None:
+        """An idle runner goes; without one, returns when something has changed."""
+        idle = [runner for runner in self._runners if runner.load == 0]
+        if idle:
+            await self._drop(min(idle, key=lambda runner: runner.idle_since))
+            return
+        async with self._changed:
+            await self._changed.wait()
 
     def _free(self, key: tuple[Any, ...]) -> Runner | None:
         able = [

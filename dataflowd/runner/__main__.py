@@ -8,6 +8,7 @@ and raises in its thread; what does not end by that, the daemon ends with signal
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import queue
@@ -16,7 +17,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dataflowd.masking import hidden, mask
 from dataflowd.order import Order
@@ -25,10 +26,12 @@ from dataflowd.runner.execute import execute
 from dataflowd.runner.explain import CancelledError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
 KIB = 1024
-JVM_ENDED = 70
+SPARK_ENDED = 70
 CANCEL_AGAIN_SECONDS = 0.5
 STOPPED_SPARK = "the job has stopped Spark, which is not its own: remove the call of stop()"
 
@@ -87,11 +90,13 @@ def _masked(value: Any) -> Any:
 class Work:
     """One attempt in its thread."""
 
-    def __init__(self, order: Order, spark: SparkSession, reporter: Reporter) -> None:
+    def __init__(self, order: Order, spark: SparkSession, reporter: Reporter, slot: int) -> None:
         self.order = order
         self.reporter = reporter
+        self.slot = slot
         self.stop = threading.Event()
         self._spark = spark
+        self._own: SparkSession | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=order.tag, daemon=True)
@@ -108,15 +113,16 @@ class Work:
                     ctypes.c_ulong(self._thread.ident), ctypes.py_object(CancelledError)
                 )
         while not self._ended.is_set():
-            session.cancel(self._spark, self.order.tag)
+            if self._own is not None:
+                session.cancel(self._own, self.order.tag)
             self._ended.wait(CANCEL_AGAIN_SECONDS)
 
     def _run(self) -> None:
         began = time.monotonic()
         with output.owned(self.reporter.log) as owner:
             try:
-                own = session.for_attempt(self._spark, self.order.tag)
-                result = execute(self.order, own, self.reporter, self.stop)
+                self._own = self._session()
+                result = execute(self.order, self._own, self.reporter, self.stop)
             except BaseException as error:  # noqa: BLE001 - an exception may be raised in this thread at any place
                 result = {
                     "outcome": "FAILED",
@@ -125,11 +131,13 @@ class Work:
                 }
             with self._lock:
                 self._ended.set()
+            if self._own is not None:
+                session.close(self._own)
             usage: dict[str, Any] = {"seconds": round(time.monotonic() - began, 3)}
             match session.state(self._spark):
                 case "gone" if result["outcome"] == "FAILED":
                     # Whatever job code met then is no fault of its own: the daemon finds that the runner has died.
-                    os._exit(JVM_ENDED)
+                    os._exit(SPARK_ENDED)
                 case "stopped":
                     usage["stopped_spark"] = True
                     self.reporter.log(STOPPED_SPARK)
@@ -142,6 +150,13 @@ class Work:
                 )
         self.reporter.result(result | {"usage": usage})
 
+    def _session(self) -> SparkSession:
+        """A pool for each slot: Spark keeps every pool that it has ever heard of."""
+        try:
+            return session.for_attempt(self._spark, self.order.tag, f"slot {self.slot}")
+        except Exception as error:  # noqa: BLE001 - whatever it is, no attempt can run here any more
+            _die(f"Spark makes no session: {error}")
+
 
 def main() -> int:
     path, token = os.environ.pop(wire.SOCKET_VARIABLE), os.environ.pop(wire.TOKEN_VARIABLE)
@@ -149,14 +164,15 @@ def main() -> int:
     output.install()
     link = wire.Wire.connect(path, token, pid=os.getpid())
     spark = session.start(conf)
-    link.send({"type": "ready", "version": spark.version, "application": spark.sparkContext.applicationId})
+    link.send({"type": "ready", "version": spark.version})
     _end_with_jvm(spark)
     running: dict[int, Work] = {}
     for message in link.messages():
         match message["type"]:
             case "order":
                 order = Order.parse(message["order"])
-                running[order.attempt] = Work(order, spark, Reporter(link, order.attempt))
+                slot = _free_slot(running)
+                running[order.attempt] = Work(order, spark, Reporter(link, order.attempt), slot)
                 running[order.attempt].start()
             case "confirmed":
                 if message["attempt"] in running:
@@ -167,7 +183,7 @@ def main() -> int:
                 if message["attempt"] in running:
                     threading.Thread(target=running[message["attempt"]].cancel, daemon=True).start()
             case "ping":
-                link.send({"type": "pong", **session.memory(spark), "max_rss": _max_rss()})
+                link.send({"type": "pong", **_probe(spark), "max_rss": _max_rss()})
             case "stop":
                 spark.stop()
                 return 0
@@ -176,16 +192,34 @@ def main() -> int:
     return 0
 
 
+def _free_slot(running: Mapping[int, Work]) -> int:
+    taken = {work.slot for work in running.values()}
+    return next(slot for slot in itertools.count() if slot not in taken)
+
+
+def _probe(spark: SparkSession) -> dict[str, int]:
+    try:
+        return session.probe(spark)
+    except Exception as error:  # noqa: BLE001 - a Spark that does not answer is no Spark
+        _die(f"Spark does not answer: {error}")
+
+
 def _end_with_jvm(spark: SparkSession) -> None:
-    """Without its JVM a runner would fail every further attempt. Under spark-submit the JVM is our parent, and has no `proc`."""
-    jvm = getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - Spark has no public way
+    """Without its JVM a runner would fail every further attempt."""
+    jvm = session.jvm(spark)
     if jvm is not None:
 
         def wait() -> None:
             jvm.wait()
-            os._exit(JVM_ENDED)
+            os._exit(SPARK_ENDED)
 
         threading.Thread(target=wait, name="jvm", daemon=True).start()
+
+
+def _die(why: str) -> NoReturn:
+    sys.stderr.write(mask(f"{why}\n"))
+    sys.stderr.flush()
+    os._exit(SPARK_ENDED)
 
 
 def _max_rss() -> int:

@@ -8,6 +8,7 @@ too: its inputs are views of this attempt's session, the dataid and the paramete
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ def named(reference: str, directory: str) -> Callable[..., Any]:
     if directory and directory not in sys.path:
         sys.path.insert(0, directory)
     found = getattr(importlib.import_module(module), name, None)
+    _carry(directory)
     if not callable(found):
         raise AttemptError(
             "INVALID_CODE",
@@ -46,6 +48,16 @@ def named(reference: str, directory: str) -> Callable[..., Any]:
             "correct the flow file or the module",
         )
     return found  # type: ignore[no-any-return]
+
+
+def _carry(directory: str) -> None:
+    """Functions of the flow's own modules go to the executors as they are: those have no such modules to import."""
+    from pyspark import cloudpickle  # noqa: PLC0415 - the SDK imports without Spark
+
+    for module in list(sys.modules.values()):
+        place = str(getattr(module, "__file__", None))
+        if directory and place.startswith(directory + os.sep) and "site-packages" not in place:
+            cloudpickle.register_pickle_by_value(module)
 
 
 def sql_function(path: Path) -> Callable[[Context], None]:

@@ -3,6 +3,9 @@
 What protects published data is not the flow's to change: the committer that renames whole tasks (version 1), no
 dynamic overwrite, no speculative second writer. History that only a UI shows is kept small, because a warm
 application lives for thousands of chunks.
+
+With a Connect server (`sc://`) the application is the server's, and a runner is a client of it: there is no JVM here, a
+session takes only settings of Spark SQL, and attempts are cancelled in the session that they run in.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from subprocess import Popen
 
     from pyspark.sql import SparkSession
 
@@ -42,13 +46,29 @@ DEMANDED = {
 NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
-def configuration(flow: Mapping[str, str], master: str, scratch: str) -> dict[str, str]:
-    """What goes to Spark for a runner; `scratch` is a directory that is removed with it."""
+# What a session of a Connect server can be given; the rest is for whoever starts the server.
+CONNECT = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.sources.partitionOverwriteMode": "static",
+    "mapreduce.fileoutputcommitter.algorithm.version": "1",
+}
+
+
+def is_connect(master: str) -> bool:
+    return master.startswith("sc://")
+
+
+def configuration(flow: Mapping[str, str], master: str, scratch: str, tag: str) -> dict[str, str]:
+    """What goes to Spark for a runner; `scratch` is a directory that is removed with it, `tag` its name in a cluster."""
+    if is_connect(master):
+        asked = {name: value for name, value in flow.items() if name.startswith("spark.sql.")}
+        return asked | CONNECT | {"spark.remote": master}
     java = flow.get("spark.driver.extraJavaOptions", "")
     return (
         DEFAULTS
         | dict(flow)
         | DEMANDED
+        | _marks(flow, master, tag)
         | {
             "spark.master": master,
             "spark.app.name": APPLICATION,
@@ -58,6 +78,15 @@ def configuration(flow: Mapping[str, str], master: str, scratch: str) -> dict[st
             "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch} {java}".strip(),
         }
     )
+
+
+def _marks(flow: Mapping[str, str], master: str, tag: str) -> dict[str, str]:
+    """How a person finds a runner's application, or what is left of it, in the cluster."""
+    if master == "yarn":
+        return {"spark.yarn.tags": ",".join(filter(None, [flow.get("spark.yarn.tags"), tag]))}
+    if master.startswith("k8s://"):
+        return {"spark.kubernetes.executor.label.dataflowd": tag}
+    return {}
 
 
 def start(conf: Mapping[str, str]) -> SparkSession:
@@ -72,20 +101,46 @@ def start(conf: Mapping[str, str]) -> SparkSession:
     return session
 
 
-def for_attempt(spark: SparkSession, tag: str) -> SparkSession:
+def for_attempt(spark: SparkSession, tag: str, pool: str) -> SparkSession:
     """A session of its own: views and settings of one attempt are not seen by the next. Call it in the attempt's thread."""
-    own = spark.newSession()
-    own.addTag(tag)
-    own.sparkContext.setLocalProperty("spark.scheduler.pool", tag)
-    own.sparkContext.addJobTag(tag)
+    own: Any
+    if _is_client(spark):
+        own = spark.cloneSession()
+        own.addTag(tag)
+    else:
+        own = spark.newSession()
+        own.sparkContext.setLocalProperty("spark.scheduler.pool", pool)
+        own.sparkContext.addJobTag(tag)
     return own
 
 
-def cancel(spark: SparkSession, tag: str) -> None:
-    spark.sparkContext.cancelJobsWithTag(tag)
+def close(own: SparkSession) -> None:
+    """A server would keep the session of an ended attempt for an hour; a JVM of ours forgets it with us."""
+    if _is_client(own):
+        own.stop()
 
 
-def memory(spark: SparkSession) -> dict[str, int]:
+def cancel(own: SparkSession, tag: str) -> None:
+    if _is_client(own):
+        own.interruptTag(tag)
+    else:
+        own.sparkContext.cancelJobsWithTag(tag)
+
+
+def jvm(spark: SparkSession) -> Popen[bytes] | None:
+    """The process, where it is a child of ours: under spark-submit it is the parent, and a server is no relative."""
+    return None if _is_client(spark) else getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - Spark has no public way
+
+
+def probe(spark: SparkSession) -> dict[str, int]:
+    """Raises when Spark is gone; the memory of the JVM when it is ours."""
+    if _is_client(spark):
+        _ = spark.version
+        return {}
+    return _memory(spark)
+
+
+def _memory(spark: SparkSession) -> dict[str, int]:
     """Bytes of the JVM's heap: what has outlived a collection, and the most there may be.
 
     Young objects are left out: they fill their part again and again, and most of them are garbage.
@@ -102,7 +157,7 @@ def memory(spark: SparkSession) -> dict[str, int]:
 
 def state(spark: SparkSession) -> State:
     """Whether another attempt could run here: job code may have stopped Spark, and a JVM may have been killed."""
-    if getattr(spark, "_jvm", None) is None:
+    if _is_client(spark):
         return "well"  # a Connect server is not ours
     context: Any = spark.sparkContext
     try:
@@ -110,3 +165,7 @@ def state(spark: SparkSession) -> State:
     except Exception:  # noqa: BLE001 - py4j has a dozen ways to say that nobody answers
         return "gone"
     return "stopped" if context._jsc is None or context._jsc.sc().isStopped() else "well"  # noqa: SLF001
+
+
+def _is_client(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
