@@ -138,6 +138,12 @@ def flows(settings: Settings) -> Iterator[Finding]:
 
 def _java_and_spark(settings: Settings, *, spark: bool) -> Iterator[Finding]:
     from dataflowd.embedded import java  # noqa: PLC0415
+    from dataflowd.runner import session  # noqa: PLC0415
+
+    if session.is_connect(settings.master):
+        yield Finding("java", "skipped", "a Connect server has its own")
+        yield Finding("spark", "skipped", "it is the Connect server's")
+        return
 
     try:
         found = java.find(settings)

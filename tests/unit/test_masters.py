@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dataflowd import doctor
 from dataflowd.engine.runner import _command
 from dataflowd.runner import session
 from dataflowd.settings import Settings
@@ -85,6 +86,12 @@ def test_a_client_of_a_connect_server_gets_only_what_a_session_may_set(tmp_path:
     assert conf["spark.sql.shuffle.partitions"] == "7"
     assert conf["spark.sql.session.timeZone"] == "UTC"
     assert not {"spark.master", "spark.executor.memory", "spark.local.dir"} & conf.keys()
+
+
+def test_a_client_of_a_connect_server_needs_no_java(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, master="sc://spark.example", java_home=tmp_path / "none")
+    found = [(finding.check, finding.state) for finding in doctor._java_and_spark(settings, spark=True)]
+    assert found == [("java", "skipped"), ("spark", "skipped")]
 
 
 def test_what_protects_published_data_is_not_the_flows_to_change(tmp_path: Path) -> None:
