@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dataflowd.order import Dataset
 
 WITH_BROKEN_RECORDS = ("csv", "json")
+WITH_FOOTERS = ("parquet", "orc")
 SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
 
 # The class that a format or a scheme needs, from a jar that the user supplies.
@@ -133,7 +134,7 @@ def _with_corrupt_column(dataset: Dataset, found: StructType | None) -> StructTy
 def write(frame: DataFrame, dataset: Dataset, location: str) -> None:
     """Into a directory that must not exist: two writers never share one."""
     options = formats.write_options(dataset.name, dataset.format, dataset.options)
-    frame.write.format(dataset.format).options(**options).mode("errorifexists").save(location)
+    frame.write.format(dataset.format).options(**options).mode("error").save(location)
 
 
 def exists(spark: SparkSession, location: str) -> bool:
