@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
 _OWNER = "_dataflow_owner"
-_LIBRARIES = ("py4j", "pyspark", "dataflowd")
+_LIBRARIES = ("py4j", "pyspark", "grpc", "dataflowd")
+_GO_BETWEENS = ("threading", "concurrent.futures", "multiprocessing")
 
 
 def install() -> None:
@@ -27,7 +29,7 @@ def install() -> None:
     begin = threading.Thread.start
 
     def start(self: threading.Thread) -> None:
-        setattr(self, _OWNER, owner())
+        setattr(self, _OWNER, None if _is_library(sys._getframe(1)) else owner())  # noqa: SLF001 - no public way
         begin(self)
 
     threading.Thread.start = start  # type: ignore[method-assign]
@@ -57,9 +59,7 @@ class Owner:
         return sorted(
             thread.name
             for thread in threading.enumerate()
-            if getattr(thread, _OWNER, None) is self
-            and thread is not threading.current_thread()
-            and not _is_library(thread)
+            if getattr(thread, _OWNER, None) is self and thread is not threading.current_thread()
         )
 
 
@@ -81,10 +81,15 @@ def owned(sink: Callable[[str], None]) -> Iterator[Owner]:
         setattr(thread, _OWNER, None)
 
 
-def _is_library(thread: threading.Thread) -> bool:
-    target: Any = getattr(thread, "_target", None)
-    module = getattr(target, "__module__", "") or type(thread).__module__
-    return str(module).startswith(_LIBRARIES)
+def _is_library(starter: FrameType | None) -> bool:
+    """Whether a thread is Spark's affair: it is started by Spark's code, maybe through a pool of the standard library."""
+    while starter is not None and _module(starter).startswith(_GO_BETWEENS):
+        starter = starter.f_back
+    return starter is not None and _module(starter).startswith(_LIBRARIES)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 class _Router(io.TextIOBase):
