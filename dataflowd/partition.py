@@ -136,7 +136,8 @@ def _opened_files(dataset: Dataset, columns: Sequence[str], settings: Settings) 
     paths.check(location, settings.effective_allowed_roots)
     os.environ.update(java.environment(java.find(settings)))
     with TemporaryDirectory(prefix="dataflowd-split-") as scratch:
-        spark = session.start(session.configuration({"spark.log.level": "ERROR"}, "local[*]", scratch))
+        quiet = {"spark.log.level": "ERROR"}
+        spark = session.start(session.configuration(quiet, "local[*]", scratch, "dataflowd-split"))
         try:
             yield FileSource(spark, dataset, location, columns)
         finally:
