@@ -110,9 +110,12 @@ class CommandEngine:
         if job.kind == "command":
             inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
             return Program(tuple(job.code), inherited | account.environment(self._settings.runner_user))
-        conf = session.configuration(job.spark, self._settings.master, str(directory), tag)
+        user, master = self._settings.runner_user, self._settings.master
+        if session.is_connect(master):
+            env = submit.environment(job.spark, {}, directory, user)
+            return Program(submit.client_words(job.code), env | {"SPARK_REMOTE": master})
+        conf = session.configuration(job.spark, master, str(directory), tag)
         found = java.environment(java.find(self._settings))
-        user = self._settings.runner_user
         return Program(
             (*submit.words(conf | {"spark.app.name": job.name}, directory, user), *job.code),
             submit.environment(job.spark, found, directory, user),

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataflowd import account
+from dataflowd.errors import NotAllowedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 INHERITED = (
     "PATH",
@@ -45,6 +46,16 @@ def words(conf: Mapping[str, str], directory: Path, user: str) -> tuple[str, ...
     account.give(properties, user)
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     return str(program), "--properties-file", str(properties)
+
+
+def client_words(application: Sequence[str]) -> tuple[str, ...]:
+    """A Connect server has its application: the script is its client, and nothing is submitted."""
+    if not application[0].endswith(".py"):
+        raise NotAllowedError(
+            f"{application[0]} cannot run on a Connect server, which takes only scripts in Python",
+            "name the script first, or use another master",
+        )
+    return sys.executable, *application
 
 
 def environment(

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dataflowd import doctor
+from dataflowd.engine import submit
 from dataflowd.engine.runner import _command
+from dataflowd.errors import NotAllowedError
 from dataflowd.runner import session
 from dataflowd.settings import Settings
 
@@ -86,6 +88,12 @@ def test_a_client_of_a_connect_server_gets_only_what_a_session_may_set(tmp_path:
     assert conf["spark.sql.shuffle.partitions"] == "7"
     assert conf["spark.sql.session.timeZone"] == "UTC"
     assert not {"spark.master", "spark.executor.memory", "spark.local.dir"} & conf.keys()
+
+
+def test_a_connect_server_takes_only_scripts_in_python() -> None:
+    assert submit.client_words(["etl.py", "x"]) == (sys.executable, "etl.py", "x")
+    with pytest.raises(NotAllowedError, match="only scripts in Python"):
+        submit.client_words(["--class", "org.example.Etl", "etl.jar"])
 
 
 def test_a_client_of_a_connect_server_needs_no_java(tmp_path: Path) -> None:
