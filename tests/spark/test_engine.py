@@ -86,7 +86,7 @@ def work(ctx):
             pass
     if what == "spin":
         from pyspark.sql import functions as F
-        raw.crossJoin(ctx.spark.range(10**12)).agg(F.sum("id")).collect()
+        raw.crossJoin(ctx.spark.range(10**12)).agg(F.sum(F.hash("name"))).collect()
     if what == "stop":
         ctx.spark.stop()
     if what == "environment":
