@@ -234,7 +234,7 @@ class Runner:
                 self.is_ready.set()
                 _log.info("runner.ready", pid=self.pid, seconds=round(time.monotonic() - self.born, 1))
             case "pong":
-                if message.get("heap", 0) > HEAP_SHARE * message.get("heap_max", 1):
+                if message["heap"] > HEAP_SHARE * message["heap_max"]:
                     # It ends what it has, and takes nothing more.
                     self.is_retired = True
                 self._pong.set()

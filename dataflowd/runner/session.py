@@ -133,10 +133,10 @@ def jvm(spark: SparkSession) -> Popen[bytes] | None:
 
 
 def probe(spark: SparkSession) -> dict[str, int]:
-    """Raises when Spark is gone; the memory of the JVM when it is ours."""
+    """Raises when Spark is gone; the JVM's memory otherwise."""
     if _is_client(spark):
         _ = spark.version
-        return {}
+        return {"heap": 0, "heap_max": 0}  # the server's is not ours to judge
     return _memory(spark)
 
 
