@@ -5,10 +5,11 @@ One engine serves all of it, and nobody cleans up between two cases: what was ki
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import signal
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,7 +128,10 @@ class Shop:
             await anyio.sleep(0.02)
 
     async def run(self, attempt: Attempt) -> Result:
-        return await self.engine.run(attempt, lambda: None)
+        """With the moment at which job code began, as a daemon tells it: without one nothing can have been written."""
+        began: list[str] = []
+        result = await self.engine.run(attempt, lambda: began.append(dt.datetime.now(dt.UTC).isoformat()))
+        return replace(result, started=began[0]) if began else result
 
     def visible(self, dataid: str) -> list[list[int]]:
         """What a reader finds: the rows of each version that was published."""
@@ -211,7 +215,7 @@ async def killed_before_job_code(here: Shop, attempt: Attempt, victim: str) -> R
 async def killed_after_job_code(here: Shop, attempt: Attempt, victim: str) -> Result:
     """The runner has no part in publishing: by then it has said all it knew. Nothing else runs meanwhile."""
     result = await here.run(attempt)
-    runner = here.engine.runners()[0]
+    runner = next(each for each in here.engine.runners() if not each.ended.is_set())
     kill(processes(runner)[victim])
     if victim != "worker":
         await runner.ended.wait()
