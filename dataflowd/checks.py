@@ -1,9 +1,11 @@
 """Declared checks, compiled into aggregates of the pass that writes the data.
 
-Each check that a row can answer becomes one aggregate expression; all of them, and the row count, go into one
-`observe` on the write, so that validating costs no second scan. Two kinds cannot: `unique` needs an exact distinct
-count, which Spark refuses inside observe (its sketches are approximate, and nearly unique is not unique), and custom
-functions may ask anything. These look at what was written, `unique` at its key columns only.
+Each check that a row can answer becomes one count; all of them, and the row count, go into one `observe` on the write,
+so that validating costs no second scan. What a broken check shows as an example is looked up in what was written, and
+only then: a least value for each check would cost the good chunks more than all the counts. Two kinds cannot be
+counted on the way: `unique` needs an exact distinct count, which Spark refuses inside observe (its sketches are
+approximate, and nearly unique is not unique), and custom functions may ask anything. These look at what was written,
+`unique` at its key columns only.
 
 NULL passes every check but not_null, as in SQL. A regex must match the whole value.
 """
@@ -96,28 +98,35 @@ def _column_checks(checks: Mapping[str, Any], names: Sequence[str], dataset: str
 
 
 def aggregates(compiled: Sequence[ColumnCheck]) -> list[Column]:
-    """What the write observes: the rows and, for each check, its violations and the least value that violates it."""
+    """What the write observes: the rows and, for each check, its violations."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    found = [F.expr(f"count(1) AS {ROWS}")]
+    counts = [F.count_if(check.violated).alias(f"violations{index}") for index, check in enumerate(compiled)]
+    return [F.expr(f"count(1) AS {ROWS}"), *counts]
+
+
+def examples(compiled: Sequence[ColumnCheck], observed: Mapping[str, Any]) -> list[Column]:
+    """For each check that was broken by a value, the least value that breaks it; of NULL there is nothing to show."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    found = []
     for index, check in enumerate(compiled):
-        found.append(F.count_if(check.violated).alias(f"violations{index}"))
-        if not check.name.startswith("not_null"):
-            value = F.col(quoted(check.column)).cast("string")
-            example = F.min(F.when(check.violated, F.left(value, F.lit(EXAMPLE_CHARACTERS))))
-            found.append(example.alias(f"example{index}"))
+        if observed[f"violations{index}"] and not check.name.startswith("not_null"):
+            value = F.left(F.col(quoted(check.column)).cast("string"), F.lit(EXAMPLE_CHARACTERS))
+            found.append(F.min(F.when(check.violated, value)).alias(f"example{index}"))
     return found
 
 
 def judge_columns(
-    dataset: str, compiled: Sequence[ColumnCheck], observed: Mapping[str, Any]
+    dataset: str, compiled: Sequence[ColumnCheck], observed: Mapping[str, Any], shown: Mapping[str, Any]
 ) -> Iterator[CheckResult]:
+    """`shown`: the values of `examples`."""
     for index, check in enumerate(compiled):
-        violations, example = observed[f"violations{index}"], observed.get(f"example{index}")
-        shown = f"{violations} of {observed[ROWS]} rows"
+        violations, example = observed[f"violations{index}"], shown.get(f"example{index}")
+        said = f"{violations} of {observed[ROWS]} rows"
         if example is not None:
-            shown += f", such as {example!r}"
-        yield CheckResult(dataset, check.name, check.severity, violations == 0, shown, check.expected)
+            said += f", such as {example!r}"
+        yield CheckResult(dataset, check.name, check.severity, violations == 0, said, check.expected)
 
 
 def judge_rows(

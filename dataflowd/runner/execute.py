@@ -163,7 +163,7 @@ def _preview(ctx: Context, most: int) -> dict[str, list[Any]]:
 def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.CheckResult]:
     name = item.dataset.name
     accounted = item.rows + sum(one.bad for one in seen)
-    yield from checks.judge_columns(name, item.compiled, item.observed)
+    yield from checks.judge_columns(name, item.compiled, item.observed, _examples(ctx, item))
     yield from checks.judge_rows(name, item.checks, item.rows, accounted, ctx.input_rows())
     if "schema" in item.checks:
         yield checks.judge_schema(name, item.checks["schema"], item.schema)
@@ -174,6 +174,12 @@ def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.Ch
     for custom in item.dataset.custom_checks:
         frame = _stored(ctx, item)
         yield _custom(name, custom, ctx.order.directory, frame)
+
+
+def _examples(ctx: Context, item: Written) -> dict[str, Any]:
+    asked = checks.examples(item.compiled, item.observed)
+    row = _stored(ctx, item).agg(*asked).first() if asked else None
+    return {} if row is None else dict(row.asDict(recursive=False))
 
 
 def _stored(ctx: Context, item: Written) -> DataFrame:

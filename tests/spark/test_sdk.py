@@ -174,14 +174,23 @@ def test_a_broken_check_of_severity_error_stops_publication(spark: SparkSession,
     assert stopped.value.code == "CHECK_FAILED"
 
 
+@pytest.mark.parametrize(
+    ("columns", "surplus"), [(["digit", "name"], 5), (["id"], 6), (["day"], 6), (["share"], 6)]
+)
 def test_large_and_small_chunks_agree_on_what_is_unique(
-    spark: SparkSession, numbers: DataFrame, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    numbers: DataFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    columns: list[str],
+    surplus: int,
 ) -> None:
-    declared = {"unique": {"columns": ["digit", "name"], "severity": "error"}}
-    many = numbers.union(numbers.where("id < 5 OR id = 13"))
+    declared = {"unique": {"columns": columns, "severity": "error"}}
+    many = numbers.union(numbers.where("id < 5 OR id = 13")).selectExpr(
+        "*", "date_add(DATE '2026-01-01', CAST(id AS int)) AS day", "id / 3 AS share"
+    )
     for small in (0, 10**9):
         monkeypatch.setattr("dataflowd.formats.files.SMALL_BYTES", small)
-        with pytest.raises(AttemptError, match="observed 5 rows too many"):
+        with pytest.raises(AttemptError, match=f"observed {surplus} rows too many"):
             run_job(
                 forward, spark, {"numbers": many}, ["out"], datasets={"out": dataset("out", checks=declared)}
             )
