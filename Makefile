@@ -44,9 +44,10 @@ demo: install    ## set up on embedded Postgres and Java, and run the quickstart
 	$(DEMO) $(BIN)/dataflowctl status
 	@echo 'Next: dataflowctl chunks daily_totals; dataflowctl why clean_orders 2026-01-01; dataflowctl quarantine list clean_orders'
 
-bench: install   ## measure; NAME=claim for one
+bench: install   ## measure; NAME=claim for one; all of them are kept in docs/, as README shows them
 	$(PIP) --editable '.[bench]'
-	$(BIN)/python -m tests.bench $(NAME)
+	$(BIN)/python -m tests.bench $(NAME) $(if $(filter all,$(NAME)),--keep docs)
+	$(if $(filter all,$(NAME)),$(BIN)/python -m tests.unit.test_readme)
 
 lock: install    ## renew the constraints file from pyproject.toml
 	$(PIP) uv

@@ -7,9 +7,22 @@ from __future__ import annotations
 
 import argparse
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.bench import claim, drain, latency, partition, recovery, register, resubmit, server, spark, status
+from tests.bench import (
+    claim,
+    drain,
+    gather,
+    latency,
+    partition,
+    recovery,
+    register,
+    resubmit,
+    server,
+    spark,
+    status,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,13 +56,24 @@ def main() -> None:
         default=LARGEST,
         help="leave out larger numbers of chunks; 20 makes `spark` quick",
     )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIRECTORY",
+        help=f"also write {gather.JSON_FILE} and {gather.CHART_FILE} there, with the machine and the versions",
+    )
     arguments = parser.parse_args()
     # A terminated bench still stops its server, as an interrupted one does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with server.place(LARGEST_FULL if arguments.full else arguments.largest) as place:
+        facts = gather.machine(place.server.database("postgres")) if arguments.keep else {}
+        results = []
         for name in BENCHES if arguments.name == "all" else [arguments.name]:
             for result in BENCHES[name](place):
                 print(result.line(), flush=True)
+                results.append(result)
+                if arguments.keep:  # what was found so far stays, whatever comes later
+                    gather.write(arguments.keep, facts, results)
 
 
 if __name__ == "__main__":

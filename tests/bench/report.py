@@ -47,8 +47,11 @@ class Result:
     details: dict[str, Any] = field(default_factory=dict)
 
     def line(self) -> str:
+        return json.dumps(self.document())
+
+    def document(self) -> dict[str, Any]:
         # A goal is judged on the exact value; four digits are enough for a reader.
-        shown = {
+        return {
             "bench": self.bench,
             "case": self.case,
             "metric": self.metric,
@@ -56,8 +59,8 @@ class Result:
             "unit": self.unit,
             "goal": str(self.goal) if self.goal else None,
             "holds": self.goal.holds(self.value) if self.goal else None,
+            **self.details,
         }
-        return json.dumps(shown | self.details)
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
