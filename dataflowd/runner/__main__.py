@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dataflowd.masking import hidden, mask
 from dataflowd.order import Order
 from dataflowd.runner import output, session, wire
-from dataflowd.runner.execute import execute
 from dataflowd.runner.explain import CancelledError
 
 if TYPE_CHECKING:
@@ -118,6 +117,8 @@ class Work:
             self._ended.wait(CANCEL_AGAIN_SECONDS)
 
     def _run(self) -> None:
+        from dataflowd.runner.execute import execute  # noqa: PLC0415 - see _preload
+
         began = time.monotonic()
         with output.owned(self.reporter.log) as owner:
             try:
@@ -163,6 +164,7 @@ def main() -> int:
     conf = json.loads(os.environ.pop(session.CONF_VARIABLE, "{}"))
     output.install()
     link = wire.Wire.connect(path, token, pid=os.getpid())
+    threading.Thread(target=_preload, name="preload", daemon=True).start()
     spark = session.start(conf)
     link.send({"type": "ready", "version": spark.version})
     _end_with_jvm(spark)
@@ -190,6 +192,11 @@ def main() -> int:
             case unknown:
                 sys.stderr.write(f"unknown message {unknown!r}\n")
     return 0
+
+
+def _preload() -> None:
+    """Beside the start of Spark, which waits for its JVM most of the time."""
+    import dataflowd.runner.execute  # noqa: F401, PLC0415
 
 
 def _free_slot(running: Mapping[int, Work]) -> int:

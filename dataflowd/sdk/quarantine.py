@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 KEPT = 10_000
 RECORD_CHARACTERS = 4000
 ITEM_CHARACTERS = 200
-BAD_COLUMN = "_dataflow_bad"
+WHOLE_COLUMN = "_dataflow_whole"  # of a bad row all that it has, of a good one NULL
 ITEM_COLUMN = "_dataflow_item"
 
 
@@ -81,36 +81,36 @@ def sieve(  # noqa: PLR0913 - all that is known about a bad record
 ) -> tuple[Sieve, DataFrame]:
     """The sieve, and the rows that are not bad. `record`: the column that holds a bad row as it was, if there is one; it goes.
 
-    The aggregates are written as text: each is one call into the JVM then, where building them takes dozens.
+    The aggregates are written as text: each is one call into the JVM then, where building them takes dozens. A row is
+    made whole in one place: what a plan names thrice, Spark's optimiser carries through all its rules thrice.
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    whole = repairs.whole(frame)
-    marks = [is_bad.alias(BAD_COLUMN)] + ([] if item is None else [item.cast("string").alias(ITEM_COLUMN)])
+    marks = [F.when(is_bad, F.expr(repairs.whole(frame))).alias(WHOLE_COLUMN)]
+    marks += [] if item is None else [item.cast("string").alias(ITEM_COLUMN)]
     marked, has_file = _marked(frame, marks)
     source = FILE_COLUMN if has_file else "CAST(NULL AS string)"
     # Without a name of its own a record goes by its content.
-    itself = repairs.mark(whole) if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
-    shown = whole if record is None else record
+    itself = repairs.mark(WHOLE_COLUMN) if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
     kept = (
-        f"struct(left({itself}, {ITEM_CHARACTERS}) AS item, left({shown}, {RECORD_CHARACTERS}) AS record, "
-        f"{source} AS source, {repairs.mark(whole)} AS mark)"
+        f"struct(left({itself}, {ITEM_CHARACTERS}) AS item, left({record or WHOLE_COLUMN}, {RECORD_CHARACTERS}) AS record, "
+        f"{source} AS source, {repairs.mark(WHOLE_COLUMN)} AS mark)"
     )
     watch = Watch(
         marked,
         [
             F.expr("count(1) AS rows"),
-            F.expr(f"count_if({BAD_COLUMN}) AS bad"),
+            F.expr(f"count({WHOLE_COLUMN}) AS bad"),
             # As one string: ten thousand structures would be pickled one by one.
             F.expr(
-                f"to_json(min_by(CASE WHEN {BAD_COLUMN} THEN {kept} END, "
-                f"CASE WHEN {BAD_COLUMN} THEN xxhash64({whole}) END, {KEPT})) AS kept"
+                f"to_json(min_by(CASE WHEN {WHOLE_COLUMN} IS NOT NULL THEN {kept} END, "
+                f"CASE WHEN {WHOLE_COLUMN} IS NOT NULL THEN xxhash64({WHOLE_COLUMN}) END, {KEPT})) AS kept"
             ),
         ],
     )
-    good = watch.frame.where(f"NOT {BAD_COLUMN}")
+    good = watch.frame.where(f"{WHOLE_COLUMN} IS NULL")
     return Sieve(name, code, reason, watch), good.drop(
-        FILE_COLUMN, BAD_COLUMN, ITEM_COLUMN, record or FILE_COLUMN
+        FILE_COLUMN, WHOLE_COLUMN, ITEM_COLUMN, record or FILE_COLUMN
     )
 
 
