@@ -43,6 +43,17 @@ def test_systemd_finds_no_mistake(installed: Path, name: str) -> None:
 
 
 @needs_systemd
+def test_an_older_systemd_reloads_with_the_drop_in(installed: Path) -> None:
+    drop_in = installed / "dataflowd.service.d" / "before-253.conf"
+    drop_in.parent.mkdir()
+    shutil.copy(UNITS / drop_in.name, drop_in)
+    assert drop_in.name not in analyze("verify", "--man=no", str(installed / "dataflowd.service")).stderr
+    drop_in.write_text(drop_in.read_text(encoding="utf-8").replace("Type=", "Tipe="), encoding="utf-8")
+    # So that the silence above is known to mean something.
+    assert drop_in.name in analyze("verify", "--man=no", str(installed / "dataflowd.service")).stderr
+
+
+@needs_systemd
 @pytest.mark.parametrize("name", ["dataflowd.service", "dataflowd@blue.service"])
 def test_the_daemon_is_no_more_exposed_than_readme_says(installed: Path, name: str) -> None:
     stated = EXPOSURE.search((UNITS.parent / "README.md").read_text(encoding="utf-8"))
