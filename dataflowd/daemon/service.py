@@ -43,7 +43,7 @@ from dataflowd.http import server
 from dataflowd.http.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from dataflowd.attempt import Attempt, Result
     from dataflowd.daemon.state import Wanted
@@ -57,6 +57,7 @@ STOP_SECONDS = 30.0  # for stopped attempts to be gone and told
 FAREWELL_SECONDS = 5.0
 SHOWN = 10
 # What the database or the outside was told at the start holds until a restart.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 FIXED = (
     "dsn",
     "data_dir",
@@ -98,8 +99,11 @@ async def run(  # noqa: PLR0913 - all that one daemon is told
         try:
             await _register(state)
             async with anyio.create_task_group() as state.tasks, anyio.create_task_group() as services:
-                await _serve(state, services, reload)
-                services.cancel_scope.cancel()
+                # Before it says that it has started: who hears that may stop it at once.
+                with anyio.open_signal_receiver(*SIGNALS) as received:
+                    services.start_soon(_watched, state, "signals", lambda: _signals(state, received, reload))
+                    await _serve(state, services)
+                    services.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 await _farewell(state)
@@ -160,7 +164,7 @@ async def _register(state: State) -> None:
         raise found from error
 
 
-async def _serve(state: State, services: anyio.abc.TaskGroup, reload: Callable[[], Settings] | None) -> None:
+async def _serve(state: State, services: anyio.abc.TaskGroup) -> None:
     def address() -> str:
         return db.dsn(state.settings)
 
@@ -177,7 +181,6 @@ async def _serve(state: State, services: anyio.abc.TaskGroup, reload: Callable[[
     start("finisher", lambda: finisher.run(state))
     start("scheduler", lambda: scheduler.run(state))
     start("systemd", lambda: systemd.run(state))
-    start("signals", lambda: _signals(state, reload))
     if state.settings.http_port and not state.once:
         start("http", lambda: server.run(state))
     _log.info("daemon.started", limit=state.limit, paused=state.paused)
@@ -210,16 +213,17 @@ def _first(error: Exception) -> Exception:
     return error
 
 
-async def _signals(state: State, reload: Callable[[], Settings] | None) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as received:
-        async for number in received:
-            if number == signal.SIGHUP:
-                await _reload(state, reload)
-            elif state.shutdown.is_set():
-                _log.info("drain.hurried", signal=signal.Signals(number).name, running=len(state.running))
-                state.hurry.set()
-            else:
-                state.stop(f"{signal.Signals(number).name} was received")
+async def _signals(
+    state: State, received: AsyncIterator[signal.Signals], reload: Callable[[], Settings] | None
+) -> None:
+    async for number in received:
+        if number == signal.SIGHUP:
+            await _reload(state, reload)
+        elif state.shutdown.is_set():
+            _log.info("drain.hurried", signal=signal.Signals(number).name, running=len(state.running))
+            state.hurry.set()
+        else:
+            state.stop(f"{signal.Signals(number).name} was received")
 
 
 async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:

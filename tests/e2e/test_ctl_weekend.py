@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from typing import TYPE_CHECKING
 
+from tests import readme
 from tests.e2e.ctl_flow import asked, declare, limit, ok, ready, running_daemon
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import psycopg
 
     from tests.e2e.ctl_flow import Daemon
@@ -16,6 +21,7 @@ if TYPE_CHECKING:
 JOBS = 700
 CHAIN = 7
 DAY = "2026-01-31"
+MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 ERROR = "cannot reach db7:5432: No route to host"
 
 
@@ -27,7 +33,7 @@ def chain(number: int) -> tuple[list[str], str]:
 def test_700_failures_of_one_cause_are_seen_explained_and_recovered_in_order(
     dsn: str, connection: psycopg.Connection, run_ctl: RunCtl
 ) -> None:
-    declare(connection, {f"j{number:03}": chain(number) for number in range(JOBS)})
+    declare(connection, {f"load_{number:03}": chain(number) for number in range(JOBS)})
     limit(connection, JOBS)
     ready(connection, "raw", DAY)
     with running_daemon(dsn) as daemon:
@@ -41,21 +47,24 @@ def test_700_failures_of_one_cause_are_seen_explained_and_recovered_in_order(
         ]
         shown = ok(run_ctl("status"))
         assert f"NETWORK ({JOBS}): 700 runs of 700 jobs FAILED: {ERROR}" in shown
-        assert shown.index("needs a hand") < shown.index("j000")
+        assert shown.index("needs a hand") < shown.index("load_000")
 
-        why = ok(run_ctl("why", "j000", DAY))
+        why = ok(run_ctl("why", "load_000", DAY))
         assert "is FAILED" in why
         assert f"NETWORK: {ERROR}" in why
 
         preview = json.loads(ok(run_ctl("resubmit", "--error", "NETWORK", "--dry-run", "--json")))
         assert preview["count"] == JOBS
         depths = {run["jobid"]: run["depth"] for run in preview["runs"]}
-        assert depths == {f"j{number:03}": number % CHAIN for number in range(JOBS)}
+        assert depths == {f"load_{number:03}": number % CHAIN for number in range(JOBS)}
         assert [run["depth"] for run in preview["runs"]] == sorted(depths.values())
         assert asked(run_ctl, "status")["causes"][0]["runs"] == JOBS
 
-        assert f"resubmit: {JOBS} runs" in ok(run_ctl("resubmit", "--error", "NETWORK", "--yes"))
+        look, explain, preview_command, recover, look_again = readme.session("Operate")
+        for command in (look, explain, preview_command, recover):
+            type_in(run_ctl, *command)
         ran = daemon.run_all()
+        type_in(run_ctl, *look_again)
     assert sorted(job for job, _ in ran) == sorted(depths)
     assert [depths[job] for job, _ in ran] == sorted(depths.values())
     after = asked(run_ctl, "status")
@@ -63,11 +72,18 @@ def test_700_failures_of_one_cause_are_seen_explained_and_recovered_in_order(
     assert sum(job["done"] for job in after["jobs"]) == JOBS
 
 
+def type_in(run_ctl: RunCtl, command: str, shown: Sequence[str]) -> None:
+    """A command of README prints what README shows, but for the time of day."""
+    printed = MOMENT.sub("T", ok(run_ctl(*shlex.split(command)[1:]))).splitlines()
+    for line in shown:
+        assert line == "..." or MOMENT.sub("T", line) in printed, (command, line, printed[:20])
+
+
 def fail_everything(connection: psycopg.Connection, daemon: Daemon) -> None:
     """Every run is tried again and fails, the last of a chain first: its input is there as long as nobody remakes it."""
     for depth in reversed(range(CHAIN)):
         connection.execute(
             "UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE jobid = ANY (%s)",
-            [[f"j{number:03}" for number in range(depth, JOBS, CHAIN)]],
+            [[f"load_{number:03}" for number in range(depth, JOBS, CHAIN)]],
         )
         daemon.finish(daemon.claim(), "FAILED", code="NETWORK", error=ERROR)

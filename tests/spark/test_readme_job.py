@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dataflowd.flow
 from dataflowd.testing import run_job
+from tests import readme
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
     from pyspark.sql import SparkSession
 
     from dataflowd.settings import Settings
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    section = README.split("## Write your first job")[1].split("\n## ")[0]
-    return re.findall(rf"```{language}\n(.*?)```", section, re.DOTALL)
+TITLE = "Write your first job"
 
 
 def test_the_first_job_of_readme_works_as_it_stands(
     spark: SparkSession, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "flow.toml").write_text(blocks("toml")[0], encoding="utf-8")
-    (tmp_path / "jobs.py").write_text("".join(blocks("python")), encoding="utf-8")
+    (tmp_path / "flow.toml").write_text(readme.blocks(TITLE, "toml")[0], encoding="utf-8")
+    (tmp_path / "jobs.py").write_text("".join(readme.blocks(TITLE, "python")), encoding="utf-8")
     flow = dataflowd.flow.load(tmp_path / "flow.toml", settings)
     monkeypatch.syspath_prepend(str(tmp_path))
     sys.modules.pop("jobs", None)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, LiteralString, cast
 
 import pytest
 
+from tests import readme
+
 if TYPE_CHECKING:
     from tests.fix_world import World
 
-README = Path(__file__).parents[2] / "README.md"
-SECTION = README.read_text(encoding="utf-8").split("## SQL is an interface")[1].split("\n## ")[0]
+SECTION = readme.section("SQL is an interface")
 WEEKEND = [
-    cast("LiteralString", line.split("--")[0].strip())
-    for line in re.findall(r"```sql\n(.*?)```", SECTION, re.DOTALL)[0].splitlines()
+    line.split("--")[0].strip().encode()
+    for line in readme.blocks("SQL is an interface", "sql")[0].splitlines()
     if line.strip()
 ]
 RECIPES = [

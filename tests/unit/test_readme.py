@@ -1,17 +1,18 @@
-"""What README says in tables is what the program does. `python -m tests.unit.test_readme` renews the settings."""
+"""What README and docs/ say in tables is what the program does. `python -m tests.unit.test_readme` renews settings and figures."""
 
 from __future__ import annotations
 
+import json
 import re
-from pathlib import Path
 
 from dataflowd.errors import EXIT
 from dataflowd.http.metrics import Metrics
 from dataflowd.settings import Settings
+from tests.bench import gather
+from tests.readme import README, REFERENCE, ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
 SETTINGS = re.compile(r"(?<=<!-- settings -->\n).*(?=<!-- /settings -->)", re.DOTALL)
+FIGURES = re.compile(r"(?<=<!-- bench -->\n).*(?=<!-- /bench -->)", re.DOTALL)
 
 
 def settings_table() -> str:
@@ -26,25 +27,45 @@ def settings_table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def text() -> str:
+def figures_table() -> str:
+    return gather.table(json.loads((ROOT / "docs" / gather.JSON_FILE).read_text(encoding="utf-8")))
+
+
+def reference() -> str:
+    return REFERENCE.read_text(encoding="utf-8")
+
+
+def readme() -> str:
     return README.read_text(encoding="utf-8")
 
 
 def test_every_setting_stands_in_readme_as_the_program_documents_it() -> None:
-    found = SETTINGS.search(text())
+    found = SETTINGS.search(reference())
     assert found is not None
     assert found[0] == settings_table(), "renew it with `python -m tests.unit.test_readme`"
 
 
+def test_the_figures_of_readme_are_those_that_were_measured() -> None:
+    found = FIGURES.search(readme())
+    assert found is not None
+    assert found[0] == figures_table(), "renew it with `python -m tests.unit.test_readme`"
+
+
+def test_every_link_leads_somewhere() -> None:
+    for path in [README, *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8")):
+            assert "://" in target or (path.parent / target).exists(), (path, target)
+
+
 def test_every_exit_status_stands_in_readme() -> None:
-    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \| \S.* \|$", text(), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \| \S.* \|$", reference(), re.MULTILINE)
     assert {code: int(status) for status, code in rows} == EXIT
 
 
 def test_every_metric_stands_in_readme() -> None:
     shown = {metric.name for metric in Metrics().registry.collect()}
     assert (
-        set(re.findall(r"`(dataflow_[a-z_]+)`", text().partition("| metric |")[2].partition("\n\n")[0]))
+        set(re.findall(r"`(dataflow_[a-z_]+)`", reference().partition("| metric |")[2].partition("\n\n")[0]))
         == shown
     )
 
@@ -52,8 +73,9 @@ def test_every_metric_stands_in_readme() -> None:
 def test_every_make_target_stands_in_readme() -> None:
     targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for target in set(targets) - {"help", "install"}:
-        assert f"| `make {target}` |" in text()
+        assert f"| `make {target}` |" in readme()
 
 
 if __name__ == "__main__":
-    README.write_text(SETTINGS.sub(lambda _: settings_table(), text()), encoding="utf-8")
+    REFERENCE.write_text(SETTINGS.sub(lambda _: settings_table(), reference()), encoding="utf-8")
+    README.write_text(FIGURES.sub(lambda _: figures_table(), readme()), encoding="utf-8")

@@ -1,0 +1,205 @@
+"""README, typed in by a stranger in a fresh clone: every command of it works, in the order in which it stands.
+
+The weekend of "Operate" is typed in by test_ctl_weekend, where 700 jobs fail. What would change this host (packages,
+accounts, services) is not run: of the commands for root only those that lay down files are, below another root.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pytest
+
+from tests import readme
+from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fix_postgres import Server
+
+TYPED = {"Quick start", "Write your first job", "Bring your script", "Run it as a service"}
+BY_OTHERS = {"Operate"}
+PATIENCE_SECONDS = 300
+HOST_COMMANDS = ("python3", "/opt/dataflowd/bin/pip", "systemd-sysusers", "systemd-tmpfiles", "systemctl")
+
+
+class Terminal:
+    """A shell of the stranger: variables that are exported stay."""
+
+    def __init__(self, home: Path, directory: Path) -> None:
+        self.directory = directory
+        self.env = {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(home),
+            "DATAFLOW_DATA_DIR": str(home / "dataflowd"),
+            "DATAFLOW_HTTP_PORT": "0",
+        }
+
+    def type(self, command: str, status: int = 0) -> str:
+        if command.startswith("export "):
+            self.env |= dict([command.removeprefix("export ").split("=", 1)])
+            return ""
+        done = subprocess.run(
+            ["bash", "-euc", command],
+            cwd=self.directory,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+        assert done.returncode == status, (command, done.stdout, done.stderr)
+        return done.stdout
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What git knows of, and nothing else."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=readme.ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    target = tmp_path / "clone"
+    for name in filter(None, listed.split("\0")):
+        if (readme.ROOT / name).exists():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(readme.ROOT / name, target / name)
+    return target
+
+
+@pytest.fixture
+def terminal(clone: Path, tmp_path: Path) -> Terminal:
+    (tmp_path / "home").mkdir()
+    return Terminal(tmp_path / "home", clone)
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """Roles belong to a server: README makes some."""
+    with running_server(TEST_SERVER_SETTINGS) as started:
+        yield started
+
+
+def test_every_section_with_commands_is_typed_by_a_test() -> None:
+    assert {title for title in readme.sections() if readme.blocks(title, "console")} == TYPED | BY_OTHERS, (
+        "type the commands of the new section here"
+    )
+
+
+def test_the_first_commands_of_a_stranger(terminal: Terminal, empty_dsn: str) -> None:
+    demo, export, *setup = readme.commands("Quick start")
+    # tests/spark/test_demo.py runs it; here it is seen that `make` does.
+    (terminal.directory / ".venv").symlink_to(Path(sys.executable).parents[1])
+    assert "dataflowd demo" in terminal.type(f"{demo} --dry-run")
+    assert export.startswith("export DATAFLOW_DSN=")
+    terminal.env["DATAFLOW_DSN"] = empty_dsn
+    assert [command.split()[:2] for command in setup] == [["dataflowctl", "init"], ["dataflowctl", "doctor"]]
+    for command in setup:
+        terminal.type(command)
+
+    [flow], code = (
+        readme.blocks("Write your first job", "toml"),
+        readme.blocks("Write your first job", "python"),
+    )
+    terminal.directory = terminal.directory / "shop"
+    terminal.directory.mkdir()
+    (terminal.directory / "flow.toml").write_text(flow, encoding="utf-8")
+    (terminal.directory / "jobs.py").write_text("".join(code), encoding="utf-8")
+    lay_down(
+        terminal,
+        "raw/orders/2026-01-01.csv",
+        "1,ann,5.00,2026-01-01T08:00:00\n2,bob,-1,2026-01-01T09:00:00\n",
+    )
+    for command in readme.commands("Write your first job"):
+        terminal.type(command)
+    assert re.search(r"2026-01-01 +READY +\S+ +1 +1 ", terminal.type("dataflowctl chunks orders"))
+    assert "amount must be positive" in terminal.type("dataflowctl quarantine list clean_orders")
+
+
+def test_five_lines_bring_a_script_to_its_first_run(terminal: Terminal, empty_dsn: str) -> None:
+    terminal.env["DATAFLOW_DSN"] = empty_dsn
+    [flow], [script] = (readme.blocks("Bring your script", language) for language in ("toml", "sh"))
+    (terminal.directory / "flow.toml").write_text(flow, encoding="utf-8")
+    (terminal.directory / "load_orders.sh").write_text(script, encoding="utf-8")
+    (terminal.directory / "load_orders.sh").chmod(0o755)
+    lay_down(terminal, "raw/2026-01-01.csv", "# header\n1,a\n2,b\n")
+    typed = readme.commands("Bring your script")
+    assert len(typed) == 5
+    said = [terminal.type(command) for command in typed]
+    assert re.search(r"2026-01-01 +READY +\w+ +1 +2 ", said[-1]), said[-1]
+
+
+def test_a_database_for_the_service_and_daemons_in_the_foreground(
+    terminal: Terminal, own_server: Server
+) -> None:
+    [roles] = readme.blocks("Run it as a service", "sql")
+    with psycopg.connect(own_server.dsn, autocommit=True) as connection:
+        for statement in filter(None, map(str.strip, re.sub(r"--.*", "", roles).split(";"))):
+            connection.execute(statement.encode())
+    database = own_server.database("flow")
+    terminal.env["DATAFLOW_DSN"] = psycopg.conninfo.make_conninfo(database, user="flow_admin")
+    terminal.type("dataflowctl init")
+    with psycopg.connect(terminal.env["DATAFLOW_DSN"], autocommit=True) as connection:
+        connection.execute("GRANT dataflow_daemon TO flow_daemon")
+        terminal.env["DATAFLOW_DSN"] = psycopg.conninfo.make_conninfo(database, user="flow_daemon")
+        typed = readme.commands("Run it as a service")
+        assert [command for command in typed if not command.startswith("dataflowd run")] == []
+        for command in typed:
+            run_daemon(terminal, command)
+
+
+def run_daemon(terminal: Terminal, command: str) -> None:
+    """Until it says that it has started, then Ctrl-C."""
+    if "--once" in command:
+        terminal.type(command)
+        return
+    process = subprocess.Popen(
+        shlex.split(command), cwd=terminal.directory, env=terminal.env, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    try:
+        said = next((line for line in process.stderr if "daemon.started" in line), "")
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=PATIENCE_SECONDS)
+    finally:
+        process.kill()
+        process.communicate()
+    assert (process.returncode, bool(said)) == (0, True), rest
+
+
+def test_what_root_lays_down_is_there(terminal: Terminal, tmp_path: Path) -> None:
+    for line in readme.commands("Run it as a service", prompt="#"):
+        for command in line.split(" && "):
+            program, *words = shlex.split(command)
+            if program == "install":
+                target = Path(f"{tmp_path}/root{words[-1]}")
+                is_directory = words[-1].endswith("/")
+                (target if is_directory else target.parent).mkdir(parents=True, exist_ok=True)
+                terminal.type(shlex.join([program, *words[:-1], str(target)]))
+            else:
+                assert program in HOST_COMMANDS, command
+    laid = {path.name for path in (tmp_path / "root").rglob("*") if path.is_file()}
+    units = {path.name for path in (readme.ROOT / "systemd").iterdir()} - {
+        "dataflowd.sysusers",
+        "dataflowd.tmpfiles",
+    }
+    assert laid == units | {"dataflowd.conf"}
+
+
+def lay_down(terminal: Terminal, name: str, text: str) -> None:
+    path = Path(terminal.env["DATAFLOW_DATA_DIR"]) / "data" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,50 @@
+"""README and docs/, as tests read them: by section, by block, by command."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+REFERENCE = ROOT / "docs" / "reference.md"
+
+
+def sections(path: Path = README) -> dict[str, str]:
+    """The text below each heading of the second level."""
+    found, title, is_code = dict[str, list[str]](), "", False
+    for line in path.read_text(encoding="utf-8").splitlines():
+        is_code ^= line.lstrip().startswith("```")
+        if line.startswith("## ") and not is_code:
+            title = line.removeprefix("## ")
+        found.setdefault(title, []).append(line)
+    return {title: "\n".join(lines) + "\n" for title, lines in found.items()}
+
+
+def section(title: str, path: Path = README) -> str:
+    return sections(path)[title]
+
+
+def blocks(title: str, language: str, path: Path = README) -> list[str]:
+    """The code of a language in a section; a block in a list is indented."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", section(title, path), re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(code) for _, code in found]
+
+
+def commands(title: str, prompt: str = "$") -> list[str]:
+    """What a reader types, without the comment behind it."""
+    lines = [line for block in blocks(title, "console") for line in block.splitlines()]
+    typed = [line.removeprefix(f"{prompt} ") for line in lines if line.startswith(f"{prompt} ")]
+    return [re.sub(r"\s+# .*", "", line) for line in typed]
+
+
+def session(title: str) -> list[tuple[str, list[str]]]:
+    """Each command of a section with what it is shown to print."""
+    found: list[tuple[str, list[str]]] = []
+    for line in (line for block in blocks(title, "console") for line in block.splitlines()):
+        if line.startswith("$ "):
+            found.append((line.removeprefix("$ "), []))
+        else:
+            found[-1][1].append(line)
+    return found
