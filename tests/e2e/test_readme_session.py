@@ -64,20 +64,9 @@ class Terminal:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """What git knows of, and nothing else."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=readme.ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    target = tmp_path / "clone"
-    for name in filter(None, listed.split("\0")):
-        if (readme.ROOT / name).exists():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(readme.ROOT / name, target / name)
-    return target
+    """The project, without what commands have made in it. There need be no git here."""
+    made = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__")
+    return Path(shutil.copytree(readme.ROOT, tmp_path / "clone", ignore=made))
 
 
 @pytest.fixture
