@@ -45,8 +45,8 @@ PROGRAMS = Path(sys.executable).parent
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME")
 INTERRUPTED = 130
 POLL_SECONDS = 0.2
-PATIENCE_SECONDS = 600.0
-STOP_SECONDS = 60.0
+PATIENCE_SECONDS = 900.0
+STOP_SECONDS = 180.0
 KILL_SECONDS = 20.0
 SHOWN_LINES = 14
 TOLD_LINES = 20
@@ -81,7 +81,10 @@ class Background:
         """In order; a daemon lets its attempts end."""
         self.is_expected_to_end = True
         self.process.terminate()
-        self.process.wait(seconds)
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise StoryError(f"{self.name} did not stop within {seconds:.0f} s{_tail(self.log)}") from None
 
     def end(self) -> None:
         """Whatever it is doing: a second SIGTERM has a daemon give back what it runs."""
@@ -297,10 +300,17 @@ def play(story: Callable[[Stage], None], directory: Path | None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\ninterrupted\n")
         return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever reads (`| head`) has what he wanted.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (StoryError, DataflowError) as error:
         sys.stderr.write(f"\nerror: {error}\n")
         is_kept = True
         return 1
+    except Exception:
+        is_kept = True
+        raise
     finally:
         if is_kept:
             sys.stderr.write(
@@ -315,7 +325,7 @@ def play(story: Callable[[Stage], None], directory: Path | None) -> int:
 
 
 def _place(directory: Path | None) -> tuple[Path, bool]:
-    """Every account can enter it: that one, too, which runs Postgres for root."""
+    """Where the story plays, and whether it is temporary."""
     if directory is None:
         place = Path(tempfile.mkdtemp(prefix="dataflowd-example-"))
     else:
@@ -323,7 +333,9 @@ def _place(directory: Path | None) -> tuple[Path, bool]:
         place.mkdir(parents=True, exist_ok=True)
         if any(place.iterdir()):
             raise OSError(0, "it is not empty; name another directory, or remove it", str(place))
-    place.chmod(0o755)
+    if os.geteuid() == 0:
+        # Postgres, which refuses root, runs under another account, and that has to get there.
+        place.chmod(0o755)
     return place, directory is None
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 QUICKSTART = Path(__file__).resolve().parents[1] / "quickstart"
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
-START_SECONDS = 300.0
 LEASE_SECONDS = 10
 DAYS = 10
 LEAST_DAYS, MOST_DAYS = 6, 28
@@ -62,7 +61,7 @@ def story(stage: Stage, days: int) -> None:
     half = days // 2
     stage.step(f"The orders of {half} days arrive, and both daemons start a Spark application for them")
     stage.ctl("ready", "raw_orders", "--range", f"2026-01-01..2026-01-{half:02}")
-    stage.until(lambda: {"north", "south"} <= set(done(stage)), "something done by each", START_SECONDS)
+    stage.until(lambda: {"north", "south"} <= set(done(stage)), "something done by each")
     stage.tell(f"Done so far: {told(done(stage))}.")
 
     stage.step("The other days arrive; in the middle of a run the daemon north gets a kill -9")
@@ -75,7 +74,7 @@ def story(stage: Stage, days: int) -> None:
     stage.step(
         f"The daemon south goes on; when the lease of {LEASE_SECONDS} s has ended, it takes what north had claimed"
     )
-    stage.until(lambda: is_all_done(stage), "the end of all runs", START_SECONDS)
+    stage.until(lambda: is_all_done(stage), "the end of all runs")
     job, dataid = held[0]
     stage.ctl("attempts", job, dataid)
     stage.ctl("status", lines=20)
@@ -128,7 +127,7 @@ def start_cluster(stage: Stage) -> str:
         for name in ("worker1", "worker2")
     ]
     for worker in workers:
-        stage.until_said(worker, "Successfully registered with master", START_SECONDS)
+        stage.until_said(worker, "Successfully registered with master")
     stage.tell(f"The cluster answers at {address}.")
     return address
 
@@ -176,7 +175,7 @@ def kill_in_the_act(stage: Stage, daemon: Background) -> list[tuple[str, str]]:
             daemon.signal(signal.SIGCONT)
         return held
 
-    held = stage.until(caught, f"a run of {daemon.name}", START_SECONDS)
+    held = stage.until(caught, f"a run of {daemon.name}")
     stage.tell(f"$ kill -9 {daemon.process.pid}")
     daemon.kill()
     return held

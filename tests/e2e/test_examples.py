@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PATIENCE_SECONDS = 900
+PATIENCE_SECONDS = 1800
 INHERITED = ("PATH", "LANG", "TMPDIR", "JAVA_HOME")
 
 
