@@ -8,7 +8,7 @@ NAME ?= all
 DEMO := env -u DATAFLOW_DSN DATAFLOW_FLOWS=examples/quickstart/flow.toml
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
-.PHONY: help install test lint format demo bench lock clean
+.PHONY: help install test lint format demo example bench lock clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
@@ -43,6 +43,10 @@ demo: install    ## set up on embedded Postgres and Java, and run the quickstart
 	$(DEMO) $(BIN)/dataflowd run --once
 	$(DEMO) $(BIN)/dataflowctl status
 	@echo 'Next: dataflowctl chunks daily_totals; dataflowctl why clean_orders 2026-01-01; dataflowctl quarantine list clean_orders'
+
+example: install ## run an example; NAME=migration, shell, cluster or weekend
+	@test -f examples/$(NAME)/run.py || { echo 'say which: make example NAME=migration, shell, cluster or weekend'; exit 2; }
+	$(BIN)/python examples/$(NAME)/run.py
 
 bench: install   ## measure; NAME=claim for one; all of them are kept in docs/, as README shows them
 	$(PIP) --editable '.[bench]'

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
-from psycopg import conninfo
+from psycopg import conninfo, sql
 
 from dataflowd.order import Chunk, Connection, Dataset, Input, Order, Output
+from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.fix_postgres import Server
+
 DAY = "2026-01-01"
+ROLE = "loader"
+PASSWORD = "hunter2 'and' \\more\\"  # noqa: S105
 
 
 @dataclass
@@ -75,3 +80,31 @@ class Warehouse:
 def warehouse(empty_dsn: str) -> Iterator[Warehouse]:
     with psycopg.connect(empty_dsn, autocommit=True) as connection:
         yield Warehouse(empty_dsn, connection)
+
+
+@pytest.fixture
+def locked_warehouse(warehouse: Warehouse, server: Server) -> Iterator[Warehouse]:
+    """Nobody gets in without a password any more; who is inside stays. The role `loader` has one, and may make tables."""
+    rules = server.data_dir / "postgres" / "data" / "pg_hba.conf"
+    before = rules.read_text(encoding="utf-8")
+    create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(ROLE), PASSWORD)
+    warehouse.connection.execute(create)
+    warehouse.do("GRANT CREATE ON SCHEMA public TO loader")
+    try:
+        rules.write_text(f"local {warehouse.there['database']} all scram-sha-256\n{before}", encoding="utf-8")
+        warehouse.do("SELECT pg_reload_conf()")
+        eventually(lambda: not _opens(warehouse.dsn))
+        yield warehouse
+    finally:
+        rules.write_text(before, encoding="utf-8")
+        warehouse.do("SELECT pg_reload_conf()")
+        warehouse.do("DROP OWNED BY loader")
+        warehouse.do("DROP ROLE loader")
+
+
+def _opens(dsn: str) -> bool:
+    try:
+        psycopg.connect(dsn).close()
+    except psycopg.OperationalError:
+        return False
+    return True

@@ -175,7 +175,10 @@ class CommandEngine:
 
 
 def _said(ended: supervise.Exit) -> str:
-    return f"{ended}\n{ended.tail}".rstrip()
+    """Lists show the first line: how it ended, and what it said last, which mostly is why."""
+    lines = ended.tail.splitlines()
+    first = ": ".join([str(ended), *(line.strip() for line in lines[-1:])])
+    return "\n".join([first, *(lines if len(lines) > 1 else [])])
 
 
 async def _watch(reader: Reader, child: supervise.Child) -> None:

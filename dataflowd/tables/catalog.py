@@ -57,7 +57,8 @@ def spoken(table: Table) -> Iterator[None]:
             raise AttemptError(
                 "DATABASE_UNREACHABLE",
                 f"cannot reach the table {table}: {said}",
-                "see whether the database answers, and whether hostname, port, database and username are right",
+                "see whether the database answers, and whether hostname, port, database, username and password "
+                "(`dataflowctl seal`) are right",
             ) from None
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             raise AttemptError(

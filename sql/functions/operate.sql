@@ -476,7 +476,7 @@ BEGIN
             WHEN 'HELD' THEN format('held since %s: %s', to_char(run.since, stamp), coalesce(run.reason, 'no reason was given'))
             WHEN 'QUEUED' THEN 'all its data is there; it is in the queue'
             WHEN 'WAITING' THEN 'it cannot start yet; the questions say why'
-            ELSE 'nothing is known of it: none of its chunks was ever registered' END,
+            ELSE 'nothing is known of it yet: none of the chunks that it reads was ever made or registered' END,
         CASE run.state
             WHEN 'READY' THEN again || ' --status READY makes it again'
             WHEN 'RUNNING' THEN format('dataflowctl logs %s --follow', here)
@@ -530,7 +530,7 @@ BEGIN
         SELECT c.*, count(*) OVER () AS others INTO root FROM dataflow.root_causes(why.jobid, why.dataid) AS c LIMIT 1;
         IF root.depth > 1 THEN
             RETURN QUERY SELECT 10, 'What is at the root?', NULL::boolean, coalesce(root.code, root.status, 'NOT_THERE'),
-                format('%s/%s %s%s', root.datasetid, root.dataid, coalesce('is ' || root.status, 'is not there'), coalesce(': ' || root.reason, ''))
+                format('%s/%s %s%s', root.datasetid, root.dataid, coalesce('is ' || root.status, 'is not there'), coalesce(': ' || split_part(root.reason, E'\n', 1), ''))
                     || CASE WHEN root.others > 1 THEN format(' (and %s more)', root.others - 1) ELSE '' END,
                 CASE WHEN root.jobid IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', root.datasetid, root.dataid)
                     ELSE format('dataflowctl why %s %s', root.jobid, root.dataid) END;

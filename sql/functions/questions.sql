@@ -89,7 +89,7 @@ BEGIN
                 FILTER (WHERE s.status IS DISTINCT FROM 'READY' AND q.dataid IS NOT NULL) AS not_ready,
             min(q.datasetid) FILTER (WHERE q.dataid IS NULL) AS unmapped,
             min(q.datasetid || '/' || q.dataid) FILTER (WHERE NOT s.validated) AS unvalidated,
-            min(format('%s/%s is %s', q.datasetid, q.dataid, coalesce(s.status || ': ' || s.reason, s.status)))
+            min(format('%s/%s is %s', q.datasetid, q.dataid, coalesce(s.status || ': ' || split_part(s.reason, E'\n', 1), s.status)))
                 FILTER (WHERE s.status IN ('HOLD', 'PENDING')) AS locked,
             jsonb_object_agg(q.datasetid || '/' || q.dataid, s.version) FILTER (WHERE s.status = 'READY') AS versions
         FROM dataflow._inputs(r.jobid, r.dataid) AS q
@@ -104,7 +104,7 @@ BEGIN
             max(s.attempt) AS last_attempt,
             max(a.retry_at) AS retry_at,
             min(CASE
-                WHEN s.status IN ('HOLD', 'PENDING') THEN format('%s/%s is %s', p.datasetid, r.dataid, coalesce(s.status || ': ' || s.reason, s.status))
+                WHEN s.status IN ('HOLD', 'PENDING') THEN format('%s/%s is %s', p.datasetid, r.dataid, coalesce(s.status || ': ' || split_part(s.reason, E'\n', 1), s.status))
                 WHEN s.status = 'RUNNING' THEN format('%s/%s is being written by attempt %s', p.datasetid, r.dataid, s.attempt)
                 WHEN s.status = 'READY' THEN format('%s/%s is published already (version %s); RESUBMIT rewrites it', p.datasetid, r.dataid, s.version)
                 WHEN s.status = 'FAILED' AND a.retry_at IS NULL THEN format('%s/%s has FAILED (%s) and waits for RESUBMIT', p.datasetid, r.dataid, coalesce(s.code, 'no code'))

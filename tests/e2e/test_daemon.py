@@ -84,7 +84,7 @@ def test_a_failing_command_is_recorded_with_its_status_and_last_lines(
     eventually(lambda: shop.count("FAILED") == 1)
     row = shop.connection.execute("SELECT code, error, usage FROM dataflow.attempt").fetchone()
     assert row is not None
-    assert row[:2] == ("EXIT_3", "exit status 3\nstarting\ntoken=***")
+    assert row[:2] == ("EXIT_3", "exit status 3: token=***\nstarting\ntoken=***")
     assert row[2]["exit_code"] == 3
 
 

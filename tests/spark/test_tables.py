@@ -20,7 +20,7 @@ from dataflowd.sdk.context import Context
 from dataflowd.tables import reading, writing
 from dataflowd.tables.place import table_of
 from dataflowd.testing import Recorded
-from tests.fix_tables import DAY
+from tests.fix_tables import DAY, PASSWORD, ROLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -292,23 +292,42 @@ def test_a_window_reads_its_chunks_and_a_table_without_dataids_is_one_chunk(
         reading.read(spark, whole, [Chunk(dataid="a"), Chunk(dataid="b")], [warehouse.host])
 
 
-def test_a_password_is_seen_by_the_server_alone(
-    spark: SparkSession, warehouse: Warehouse, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_password_opens_the_door_and_is_seen_by_the_server_alone(
+    spark: SparkSession,
+    locked_warehouse: Warehouse,
+    numbers: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    secret, key = "hunter2-and-more", seal.generate(seal.PLAIN)
+    warehouse, key = locked_warehouse, seal.generate(seal.PLAIN)
     keyfile.add(tmp_path / "key", [keyfile.line(key)])
     for name, value in secrets.offer(keyfile.KeySource(key_file=str(tmp_path / "key"))).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(secrets, "_ring", [])
-    out = warehouse.dataset("out", options=BY_DAY)
-    bound = seal.Binding("out", out.connection.username, out.connection.hostname, out.connection.database)
-    sealed = seal.seal(secret, key.public, bound)
-    out = replace(out, connection=replace(out.connection, encryptedpass=sealed))
-    assert table_of(out, [warehouse.host]).login.password == secret
-    done = run(warehouse.order(files("numbers", numbers), out), spark)
+    plain = warehouse.dataset("out", options={**BY_DAY, "partitions": 2, "partition_column": "id"})
+    login = replace(plain.connection, username=ROLE)
+    bound = seal.Binding("out", login.username, login.hostname, login.database)
+
+    def sealed(password: str) -> Dataset:
+        closed = seal.seal(password, key.public, bound)
+        return replace(plain, connection=replace(login, encryptedpass=closed))
+
+    source = files("numbers", numbers)
+    for dataset, says in (
+        (replace(plain, connection=login), "no password supplied"),
+        (sealed("another one"), 'password authentication failed for user "loader"'),
+    ):
+        refused = run(warehouse.order(source, dataset), spark)
+        assert refused["code"] == "DATABASE_UNREACHABLE"
+        assert says in refused["error"]
+        assert "dataflowctl seal" in refused["error"]
+    out = sealed(PASSWORD)
+    assert table_of(out, [warehouse.host]).login.password == PASSWORD
+    done = run(warehouse.order(source, out), spark)
     assert done["outcome"] == "DONE", done["error"]
+    assert warehouse.do("SELECT count(*) FROM out") == [(100,)]
     frame = context(warehouse.order(out, Output(dataset=Dataset(name="o"), location="/o")), spark).read("out")
-    frame.where("id > 5").collect()
+    assert len(frame.where("id > 5").collect()) == 94
     plans = frame._jdf.queryExecution()
     store = spark._jsparkSession.sharedState().statusStore().executionsList()
     executions = "\n".join(store.apply(i).physicalPlanDescription() for i in range(store.size()))
@@ -324,7 +343,7 @@ def test_a_password_is_seen_by_the_server_alone(
     ]
     assert "postgres_out" in shown[0]
     assert "postgres_out__attempt_7" in executions
-    assert not [text for text in shown if secret in text]
+    assert not [text for text in shown if PASSWORD in text]
 
 
 @pytest.mark.parametrize(

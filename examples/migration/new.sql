@@ -1,0 +1,24 @@
+-- The database that is moved to. The table is as before, and knows the shard of each row.
+CREATE TABLE customers (
+    id bigint PRIMARY KEY,
+    name text NOT NULL,
+    email text,
+    balance numeric(12, 2) NOT NULL,
+    born date,
+    changed timestamptz NOT NULL,
+    note text,
+    shard text NOT NULL
+);
+CREATE INDEX ON customers (shard);
+
+-- Faults on purpose: every so many loads the database refuses one, as if its disk were full. A sequence counts on when
+-- a transaction fails, so that the retry of a refused load is another number.
+CREATE SEQUENCE loads;
+CREATE FUNCTION refuse_now_and_then() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF nextval('loads') % TG_ARGV[0]::int = 0 THEN
+        RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER faults AFTER INSERT ON customers FOR EACH STATEMENT EXECUTE FUNCTION refuse_now_and_then(:every);

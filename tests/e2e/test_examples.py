@@ -1,0 +1,174 @@
+"""Every example runs as its README says, in a small form; it checks itself what it tells, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from psycopg import conninfo
+
+from dataflowd.embedded import postgres
+from tests.fix_daemon import eventually
+from tests.fix_postgres import reachable_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PATIENCE_SECONDS = 1800
+INHERITED = ("PATH", "LANG", "TMPDIR", "JAVA_HOME")
+
+
+def start(example: str, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(EXAMPLES / example / "run.py"), *words],
+        env={name: os.environ[name] for name in INHERITED if name in os.environ},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def told(example: str, *words: str, status: int = 0) -> tuple[str, str]:
+    """What it says, on both channels."""
+    with start(example, *words) as process:
+        try:
+            said, complained = process.communicate(timeout=PATIENCE_SECONDS)
+        finally:
+            process.terminate()
+    assert process.returncode == status, said + complained
+    return said, complained
+
+
+def processes_in(directory: Path) -> list[int]:
+    """All that an example starts, Postgres too, works somewhere below its directory."""
+
+    def works() -> Iterator[int]:
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if (path / "cwd").readlink().is_relative_to(directory):
+                    yield int(path.name)
+            except OSError:
+                continue
+
+    return list(works())
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with reachable_directory() as directory:
+        yield directory / "example"
+
+
+def test_a_weekend_of_failures_is_seen_explained_and_recovered_in_order() -> None:
+    said, complained = told("weekend", "--jobs", "40")
+    assert "EXIT_69 (40): 40 runs of 40 jobs FAILED: exit status 69: cannot reach the warehouse" in said
+    assert "resubmit: 40 runs" in said
+    assert "the report has the 120 rows of 40 tables" in said
+    assert not complained
+
+
+def test_a_migration_heals_its_failures_and_its_proof_would_tell_a_difference(place: Path) -> None:
+    said, _ = told("migration", "--shards", "40", "--rows", "25", "--directory", str(place))
+    assert "old_customers: 40 batches, 1,000 records" in said
+    assert "Equal: 1,000 rows in 40 shards, 4 failures healed" in said
+    assert not processes_in(place)
+    migration = loaded("migration")
+    try:
+        server = postgres.ensure_running(place)
+        old, new = (conninfo.make_conninfo(server, dbname=name) for name in ("old", "new"))
+        assert migration.fingerprint(old) == migration.fingerprint(new)
+        with psycopg.connect(new) as connection:
+            connection.execute("DELETE FROM customers WHERE id = 3")
+            connection.execute("UPDATE customers SET note = NULL WHERE id = 15 AND note = ''")
+        assert migration.differences(old, new) == (2, 1)
+        assert migration.fingerprint(old) != migration.fingerprint(new)
+    finally:
+        postgres.stop(place)
+
+
+def loaded(example: str) -> Any:
+    found = importlib.util.spec_from_file_location(f"example_{example}", EXAMPLES / example / "run.py")
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        patch.setitem(sys.modules, found.name, module)
+        found.loader.exec_module(module)
+        sys.modules.pop("stage", None)
+    return module
+
+
+def test_scripts_run_unchanged_with_a_password_that_stands_nowhere() -> None:
+    said, complained = told("shell", "--days", "1")
+    assert "fe_sendauth: no password supplied" in said
+    assert "password authentication failed for user" in said
+    assert "shop_password=***" in said
+    assert "exported 300 orders of 2026-01-01 as report" in said
+    assert "The totals are right. The password is in none of" in said
+    assert not complained
+
+
+def test_a_cluster_survives_the_death_of_one_daemon() -> None:
+    said, complained = told("cluster", "--days", "6")
+    assert "north died while it ran" in said
+    assert "daemon north stopped answering; its lease has ended" in said
+    assert "nothing was published twice" in said
+    assert not complained
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_example_leaves_no_process(place: Path, number: signal.Signals) -> None:
+    with start("weekend", "--jobs", "40", "--directory", str(place)) as process:
+        eventually((place / "weekend.log").exists, seconds=PATIENCE_SECONDS)
+        process.send_signal(number)
+        _, complained = process.communicate(timeout=PATIENCE_SECONDS)
+    if number == signal.SIGKILL:
+        # Its daemon dies with it; the server, which nobody could stop, is stopped as it says.
+        eventually(lambda: not [pid for pid in processes_in(place) if not serves(pid)])
+        postgres.stop(place)
+    else:
+        assert process.returncode == 130
+        assert "interrupted" in complained
+    eventually(lambda: not processes_in(place))
+
+
+def serves(pid: int) -> bool:
+    try:
+        return "postgres" in Path(f"/proc/{pid}/comm").read_text(encoding="ascii")
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("example", "words", "says"),
+    [
+        ("weekend", ["--jobs", "7"], "give a whole number from 10 to 1,000"),
+        ("migration", ["--shards", "many"], "give a whole number from 10 to 10,000"),
+        ("shell", ["--day"], "--day"),
+        ("cluster", ["--days", "-6"], "--days"),
+        ("weekend", ["here"], "unrecognized arguments: here"),
+    ],
+)
+def test_a_wrong_command_line_is_told_and_does_nothing(example: str, words: list[str], says: str) -> None:
+    said, complained = told(example, *words, status=2)
+    assert says in complained
+    assert not said
+
+
+def test_a_directory_that_is_not_empty_is_left_alone(place: Path) -> None:
+    place.mkdir()
+    (place / "precious").touch()
+    said, complained = told("weekend", "--directory", str(place), status=1)
+    assert complained == f"error: {place}: it is not empty; name another directory, or remove it\n"
+    assert not said
+    assert [path.name for path in place.iterdir()] == ["precious"]
