@@ -58,6 +58,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "psql": ("maintain", "open psql on the database in use"),
     },
     "Set up": {
+        "new": ("new", "a flow to begin with: new flow NAME"),
         "init": ("setup", "create or upgrade the schema"),
         "apply": ("apply", "check a flow file and store it"),
         "key": ("credentials", "keys that passwords are sealed with: generate, list, rotate"),

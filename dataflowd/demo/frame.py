@@ -20,7 +20,7 @@ BAR = 32
 NOTES = 4
 WEEK = 7
 MINUTE = 60
-NARROWEST = 60
+NARROWEST, WIDEST = 60, 80
 
 ABSENT = " "
 # The letters of dataflow.chunk_map: how a person sees them, with and without Unicode, and in which colour.

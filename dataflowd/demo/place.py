@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataflowd.embedded import postgres
-from dataflowd.errors import LockedError, NotAllowedError
+from dataflowd.errors import DataflowError, LockedError, NotAllowedError
 from dataflowd.settings import CONFIG_VARIABLE, ENV_PREFIX
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Place:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """This directory is ours until the end: made, marked and locked."""
+        """This directory is ours until the end: made, marked and locked. Where no server could be made nothing stays."""
+        is_new = not os.path.lexists(self.directory)
         with _explained(self.directory):
             self._refuse_others()
             _make(self.directory)
@@ -73,14 +74,22 @@ class Place:
                     f"a demo runs in {self.directory} already",
                     "wait for it, or name another place with --dir",
                 ) from None
-            yield
+            try:
+                yield
+            except DataflowError:
+                if is_new and not (self.directory / "postgres" / "data").exists():
+                    shutil.rmtree(self.directory, ignore_errors=True)
+                raise
 
     def furnish(self) -> None:
         """An earlier demo goes; the flow and the settings come. The directory is taken."""
         self._empty()
         with _explained(self.directory):
             shutil.copytree(
-                quickstart(), self.directory / "quickstart", ignore=shutil.ignore_patterns("__pycache__")
+                quickstart(),
+                self.directory / "quickstart",
+                ignore=shutil.ignore_patterns("__pycache__"),
+                copy_function=shutil.copyfile,  # what is installed may be read-only
             )
             self.config.write_text(SETTINGS, encoding="utf-8")
 
@@ -128,15 +137,15 @@ def leave_settings_behind(place: Place) -> list[str]:
     return hidden
 
 
-def shell_line(place: Place, hidden: list[str]) -> str:
+def shell_lines(place: Place, hidden: list[str]) -> list[str]:
     """What a person types so that dataflowctl means the demo, in the shell that has started it."""
-    exported = [f"{CONFIG_VARIABLE}={shlex.quote(str(place.config))}"]
-    programs = Path(sys.executable).parent
-    found = shutil.which("dataflowctl")
-    if (found is None or Path(found).parent != programs) and (programs / "dataflowctl").exists():
-        exported.append(f"PATH={shlex.quote(str(programs))}:$PATH")
+    programs, found = Path(sys.executable).parent, shutil.which("dataflowctl")
+    is_elsewhere = found is None or Path(found).parent != programs
     unset = [name for name in hidden if name != CONFIG_VARIABLE and name.startswith(SHELL_PREFIXES)]
-    return " && ".join([*([f"unset {' '.join(unset)}"] if unset else []), f"export {' '.join(exported)}"])
+    lines = [f"export {CONFIG_VARIABLE}={shlex.quote(str(place.config))}"]
+    if is_elsewhere and (programs / "dataflowctl").exists():
+        lines.append(f"export PATH={shlex.quote(str(programs))}:$PATH")
+    return ([f"unset {' '.join(unset)}"] if unset else []) + lines
 
 
 def _make(directory: Path) -> None:

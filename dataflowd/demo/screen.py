@@ -49,7 +49,10 @@ class Screen:
     def show(self, moment: Moment, *, is_last: bool = False) -> None:
         size = shutil.get_terminal_size()
         is_unicode = unicode_output()
-        drawn = frame.lines(moment, size.columns - 1, is_unicode=is_unicode, paint=coloured)
+        width = min(size.columns, frame.WIDEST) - 1
+        drawn = frame.lines(moment, width, is_unicode=is_unicode, paint=coloured)
+        while is_last and not drawn[-1]:
+            drawn.pop()
         if sys.stdout.isatty() and size.columns >= frame.NARROWEST and len(drawn) < size.lines:
             self._draw(drawn)
         else:

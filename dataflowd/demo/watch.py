@@ -66,7 +66,7 @@ class Watch:
     def until_idle(self, cues: Sequence[Cue] = ()) -> dict[str, Any]:
         """Shows what happens until nothing runs and nothing waits; returns the last overview."""
         self.connection.execute(db.query("status_listen"))
-        self._cues, self.notes = list(cues), self.notes[-1:]
+        self._cues = list(cues)
         try:
             with Screen() as screen:
                 return self._until_idle(screen)

@@ -1,6 +1,6 @@
 """Writes days of orders where the flow of the quickstart looks for them: {root}/raw/orders/<day>.csv.
 
-    python examples/quickstart/sample.py 2026-02-01 28 --missing 2026-02-12 --cents 2026-02-17
+    python examples/quickstart/sample.py 2026-02-01 28 --missing 2026-02-12 --cents 2026-02-19
 
 What shops send is never clean. Of each day's records some are broken, a few have no amount, some come twice, and some
 were ordered on an earlier day, one of them so long ago that a person should look. `--missing` leaves a day's file out, and
@@ -67,7 +67,8 @@ def main() -> None:
         text = day_of_orders(day, in_cents=day in arguments.cents)
         (directory / f"{day}.csv").write_text(text, encoding="utf-8")
         records += text.count("\n") - 1
-    sys.stdout.write(f"{len(written)} days with {records:,} records in {directory}\n")
+    days_written = "1 day" if len(written) == 1 else f"{len(written)} days"
+    sys.stdout.write(f"{days_written} with {records:,} records in {directory}\n")
 
 
 def _parser() -> argparse.ArgumentParser:
