@@ -74,6 +74,7 @@ dataflowctl steers dataflowd: what runs, what failed, why, and what to do.
 The first time:
   dataflowctl init                 create the schema, in an embedded Postgres unless DATAFLOW_DSN names one
   dataflowctl doctor               a tick or a remedy for all that a run needs
+  dataflowctl new flow NAME        a flow to begin with, which runs as it is
   dataflowctl apply FLOW           declare datasets and jobs
   dataflowctl ready DATASET ID     register data that has arrived
   dataflowd run                    start the daemon
