@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -79,12 +80,14 @@ def run_demo(
     import shlex
 
     from dataflowd.demo import story
-    from dataflowd.demo.place import Place
-    from dataflowd.settings import load
+    from dataflowd.demo.place import Place, default_directory
+    from dataflowd.settings import CONFIG_VARIABLE, load
 
-    chosen = (directory or load(context.obj).settings.data_dir / "demo").expanduser().absolute()
+    chosen = (directory or default_directory(load(context.obj).settings.data_dir)).expanduser().absolute()
     if clean:
         say(f"removed {chosen}" if Place(chosen).remove() else f"there is no demo in {chosen}")
+        if os.environ.get(CONFIG_VARIABLE) == str(Place(chosen).config):
+            say(f"this shell still looks there: unset {CONFIG_VARIABLE}")
         return
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)

@@ -46,6 +46,11 @@ def quickstart() -> Path:
     return inside if inside.is_dir() else beside
 
 
+def default_directory(data_dir: Path) -> Path:
+    """In a shell that was told to look at a demo, the data directory is the demo's own."""
+    return data_dir if (data_dir / MARK).is_file() else data_dir / "demo"
+
+
 @dataclass(frozen=True)
 class Place:
     directory: Path

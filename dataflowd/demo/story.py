@@ -171,7 +171,7 @@ def _do(command: Command) -> None:
     say(bold("$ ") + folded(command.shown, taken=2, indent=6))
     said = command.read().splitlines()
     if said:
-        say(coloured(f"    {cell(said[-1])}", DIM))
+        say(coloured(folded(f"    {cell(said[-1])}", indent=4), DIM))
 
 
 def _show(command: Command) -> None:

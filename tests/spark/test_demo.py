@@ -187,6 +187,14 @@ def test_the_demo_goes_as_told_twice_and_on_a_terminal_and_leaves_nothing(home: 
         os.close(master)
     eventually(lambda: not processes_of(home))
 
-    assert demo(home, "--clean") == f"removed {home}\n"
+    cleaned = subprocess.run(
+        [BIN / "dataflowd", "demo", "--clean"],
+        env=environment(home) | {"DATAFLOW_CONFIG": str(home / "config.toml")},
+        cwd=home.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert cleaned.stdout == f"removed {home}\nthis shell still looks there: unset DATAFLOW_CONFIG\n"
     assert not list(home.parent.iterdir())
     assert demo(home, "--clean") == f"there is no demo in {home}\n"
