@@ -41,6 +41,13 @@ if TYPE_CHECKING:
 
 
 JVM_SECONDS = 30
+SPARK_VARIABLES = (
+    "JAVA_HOME",
+    "PYSPARK_PYTHON",
+    "SPARK_LOCAL_DIRS",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+)
 
 
 @contextmanager
@@ -52,17 +59,12 @@ def local_spark(cores: int = 2) -> Iterator[SparkSession]:
     if running is not None:
         yield running
         return
-    before = dict(os.environ)
-    with TemporaryDirectory(prefix="dataflowd-spark-") as scratch:
+    with TemporaryDirectory(prefix="dataflowd-spark-") as scratch, _kept_environment():
+        session = _started(cores, scratch)
         try:
-            session = _started(cores, scratch)
-            try:
-                yield session
-            finally:
-                _stop(session)
+            yield session
         finally:
-            os.environ.clear()
-            os.environ.update(before)
+            _stop(session)
 
 
 def load_flow(path: Path) -> Flow:
@@ -174,6 +176,19 @@ def _dataset(name: str, declared: Mapping[str, Declared]) -> Dataset:
 
 def _in_memory(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)
+
+
+@contextmanager
+def _kept_environment() -> Iterator[None]:
+    """What Spark needs in the environment, and puts there, goes with it."""
+    before = {name: os.environ.get(name) for name in SPARK_VARIABLES}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _started(cores: int, scratch: str) -> SparkSession:

@@ -100,7 +100,8 @@ class Place:
 
     def remove(self) -> bool:
         """Stops the server and removes the directory with everything in it. Says whether there was one."""
-        if not os.path.lexists(self.directory):
+        self._refuse_others()
+        if not (self.directory / MARK).is_file():
             return False
         with self.taken():
             self._empty()

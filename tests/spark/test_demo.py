@@ -26,7 +26,7 @@ from tests.fix_postgres import reachable_directory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PATIENCE_SECONDS = 600
+PATIENCE_SECONDS = 1500
 BIN = Path(sys.executable).parent
 # In the order in which they have to come.
 STORY = (

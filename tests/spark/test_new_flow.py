@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 BIN = Path(sys.executable).parent
-PATIENCE_SECONDS = 600
+PATIENCE_SECONDS = 1500
 FILES = {"README.md", "data", "flow.toml", "jobs.py", "test_jobs.py"}
 
 

@@ -115,6 +115,13 @@ def test_a_place_that_is_somebody_elses_is_refused_and_left_alone(tmp_path: Path
     assert (full / "letters").read_text() == file.read_text() == "dear"
 
 
+def test_clean_removes_no_directory_that_is_not_a_demo(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    left = demo(tmp_path, "--dir", str(tmp_path / "empty"), "--clean")
+    assert (left.returncode, left.stdout) == (0, f"there is no demo in {tmp_path / 'empty'}\n")
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
 def test_a_place_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     refused = demo(tmp_path, "--dir", "/proc/demo")
     assert refused.returncode == EXIT["NOT_ALLOWED"]
