@@ -4,8 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := .ci/constraints.txt
 NAME ?= all
-# The demo never touches a database that the user has configured.
-DEMO := env -u DATAFLOW_DSN DATAFLOW_FLOWS=examples/quickstart/flow.toml
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
 .PHONY: help install test lint format demo example bench lock clean
@@ -34,15 +32,8 @@ format: install  ## let ruff repair what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: install    ## set up on embedded Postgres and Java, and run the quickstart on them
-	$(DEMO) $(BIN)/dataflowctl init
-	$(DEMO) $(BIN)/dataflowctl doctor
-	$(DEMO) $(BIN)/dataflowctl apply examples/quickstart/flow.toml
-	$(DEMO) $(BIN)/python examples/quickstart/sample.py 2026-01-01 7
-	$(DEMO) $(BIN)/dataflowctl ready raw_orders --range 2026-01-01..2026-01-07
-	$(DEMO) $(BIN)/dataflowd run --once
-	$(DEMO) $(BIN)/dataflowctl status
-	@echo 'Next: dataflowctl chunks daily_totals; dataflowctl why clean_orders 2026-01-01; dataflowctl quarantine list clean_orders'
+demo: install    ## the quickstart on embedded Postgres and Java: runs, fails, is explained and repaired
+	$(BIN)/dataflowd demo
 
 example: install ## run an example; NAME=migration, shell, cluster or weekend
 	@test -f examples/$(NAME)/run.py || { echo 'say which: make example NAME=migration, shell, cluster or weekend'; exit 2; }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -55,6 +57,42 @@ def run_daemon(
 
     given = {key: value for key, value in (("engine", engine), ("daemon_name", name)) if value}
     raise typer.Exit(serve(context.obj, given, once=once))
+
+
+@app.command("demo")
+def run_demo(
+    context: typer.Context,
+    *,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where all of it lives; default: <data_dir>/demo.")
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=3, max=28, help="Days of orders; with fewer than 28 the month is not made.")
+    ] = 28,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Stop the demo's Postgres and remove everything, and run nothing.")
+    ] = False,
+) -> None:
+    """Run the quickstart on a Postgres and a Java of its own, and show how it goes, fails and is repaired.
+
+    It takes two minutes, starts anew each time, and touches no database that is configured. The database stays for a look.
+    """
+    import shlex
+
+    from dataflowd.demo import story
+    from dataflowd.demo.place import Place, default_directory
+    from dataflowd.settings import CONFIG_VARIABLE, load
+
+    chosen = (directory or default_directory(load(context.obj).settings.data_dir)).expanduser().absolute()
+    if clean:
+        say(f"removed {chosen}" if Place(chosen).remove() else f"there is no demo in {chosen}")
+        if os.environ.get(CONFIG_VARIABLE) == str(Place(chosen).config):
+            say(f"this shell still looks there: unset {CONFIG_VARIABLE}")
+        return
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    options = ["--dir", str(chosen)] if directory else []
+    story.run(chosen, days, clean=shlex.join(["dataflowd", "demo", "--clean", *options]))
 
 
 @app.command("config")

@@ -8,13 +8,17 @@ def test_negative_amounts_are_set_aside(spark):
     assert ran.quarantine[0]["item"] == "2"
 ```
 
-It goes through the same steps as under the daemon, checks and quarantine included; what the job wrote is read into
+`spark` may be a fixture around `local_spark()`, which brings the Java that dataflowd has found. A job goes through the same steps as under the daemon, checks and quarantine included; what the job wrote is read into
 memory, and nothing stays on the disk. A failing job raises as its attempt would have failed (AttemptError).
+`load_flow` gives the parameters, schemas and checks that the flow file declares.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,11 +32,47 @@ from dataflowd.runner.explain import fault
 from dataflowd.sdk.context import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from dataflowd.flow import Flow
     from dataflowd.flow.model import Dataset as Declared
+
+
+JVM_SECONDS = 30
+SPARK_VARIABLES = (
+    "JAVA_HOME",
+    "PYSPARK_PYTHON",
+    "SPARK_LOCAL_DIRS",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+)
+
+
+@contextmanager
+def local_spark(cores: int = 2) -> Iterator[SparkSession]:
+    """A small Spark of one's own, which leaves nothing behind. One that runs already is used, and left running."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - those who bring their own do not pay for it
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    with TemporaryDirectory(prefix="dataflowd-spark-") as scratch, _kept_environment():
+        session = _started(cores, scratch)
+        try:
+            yield session
+        finally:
+            _stop(session)
+
+
+def load_flow(path: Path) -> Flow:
+    """The flow file, checked completely, as this host's settings read it."""
+    from dataflowd import flow  # noqa: PLC0415
+    from dataflowd.settings import load  # noqa: PLC0415
+
+    return flow.load(path, load().settings)
 
 
 @dataclass
@@ -136,3 +176,55 @@ def _dataset(name: str, declared: Mapping[str, Declared]) -> Dataset:
 
 def _in_memory(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)
+
+
+@contextmanager
+def _kept_environment() -> Iterator[None]:
+    """What Spark needs in the environment, and puts there, goes with it."""
+    before = {name: os.environ.get(name) for name in SPARK_VARIABLES}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _started(cores: int, scratch: str) -> SparkSession:
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    from dataflowd.embedded import java  # noqa: PLC0415
+    from dataflowd.settings import load  # noqa: PLC0415
+
+    found = java.find(load().settings.model_copy(update={"data_dir": Path(scratch)}))
+    os.environ |= java.environment(found) | {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_DIRS": f"{scratch}/local",
+    }
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
+    }
+    builder: Any = SparkSession.builder.master(f"local[{cores}]").appName("dataflowd tests")
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _stop(session: SparkSession) -> None:
+    """With its JVM, whose files are about to go; a later Spark of this process starts another."""
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - Spark has no public way
+    session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout=JVM_SECONDS)
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001

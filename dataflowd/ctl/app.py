@@ -58,6 +58,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "psql": ("maintain", "open psql on the database in use"),
     },
     "Set up": {
+        "new": ("new", "a flow to begin with: new flow NAME"),
         "init": ("setup", "create or upgrade the schema"),
         "apply": ("apply", "check a flow file and store it"),
         "key": ("credentials", "keys that passwords are sealed with: generate, list, rotate"),
@@ -71,8 +72,10 @@ FIRST_STEPS = """\
 dataflowctl steers dataflowd: what runs, what failed, why, and what to do.
 
 The first time:
+  dataflowd demo                   see all of it in two minutes, on a database of its own
   dataflowctl init                 create the schema, in an embedded Postgres unless DATAFLOW_DSN names one
   dataflowctl doctor               a tick or a remedy for all that a run needs
+  dataflowctl new flow NAME        a flow to begin with, which runs as it is
   dataflowctl apply FLOW           declare datasets and jobs
   dataflowctl ready DATASET ID     register data that has arrived
   dataflowd run                    start the daemon

@@ -46,7 +46,7 @@ def list_(  # noqa: PLR0913 - each is an option of the command
     if json:
         as_json(found)
         return
-    headers = ["job", "code", "open", "resolved", "chunks", "since", "reason", "for example"]
+    headers = ["job", "code", "open", "resolved", "chunks", "since", "for example", "reason"]
     table(
         headers,
         [
@@ -57,8 +57,8 @@ def list_(  # noqa: PLR0913 - each is an option of the command
                 row["resolved"],
                 row["chunks"],
                 row["first"],
-                first_line(row["reason"]),
                 f"{row['example_dataid']} {row['example_itemid']}",
+                first_line(row["reason"]),
             ]
             for row in found
         ],

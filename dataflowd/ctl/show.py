@@ -115,6 +115,20 @@ def counted(number: int, thing: str, things: str = "") -> str:
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
+def folded(text: str, *, taken: int = 0, indent: int = 0) -> str:
+    """On a terminal, broken between words: the first line after so many columns, the others indented. Else as it is."""
+    if not on_terminal():
+        return text
+    return textwrap.fill(
+        text,
+        shutil.get_terminal_size().columns,
+        initial_indent=" " * taken,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )[taken:]
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Aligned; on a terminal fitted to its width, with numbers to the right and statuses in colour."""
     found = [list(row) for row in rows]
@@ -125,7 +139,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         return
     width = shutil.get_terminal_size().columns
     shown, widths = fit(headers, cells, width)
-    is_number = {place: all(isinstance(row[place], int | float | None) for row in found) for place in shown}
+    is_number = {
+        place: all(isinstance(row[place], int | float | Decimal | None) for row in found) for place in shown
+    }
     say(bold(_line([headers[place] for place in shown], [is_number[place] for place in shown], widths)))
     for row in cells:
         say(_line([row[place] for place in shown], [is_number[place] for place in shown], widths))

@@ -9,12 +9,13 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call
 from dataflowd.ctl.output import State, bold, mark, say
-from dataflowd.ctl.show import as_json, cell, counted
+from dataflowd.ctl.show import as_json, cell, counted, folded
 
 if TYPE_CHECKING:
     from dataflowd.ctl.ask import Row
 
 LAST_QUESTION = 5
+REMEDY = 6  # how far it is indented
 
 
 def register(app: typer.Typer) -> None:
@@ -58,9 +59,11 @@ def why(
         )
         return
     stand, *questions = answers
-    say(f"{bold(f'{job} {dataid}')} is {stand['code']}: {cell(stand['detail'])}")
+    run = f"{job} {dataid}"
+    said = f" is {stand['code']}: {cell(stand['detail'])}"
+    say(bold(run) + folded(said, taken=len(run), indent=REMEDY))
     if stand["remedy"]:
-        say(f"  {cell(stand['remedy'])}")
+        say("  " + folded(cell(stand["remedy"]), taken=2, indent=REMEDY))
     say()
     for row in questions:
         _draw(row, is_taken=stand["code"] in ("READY", "RUNNING"))
@@ -73,9 +76,11 @@ def _draw(row: Row, *, is_taken: bool) -> None:
         state = "skipped"
     number = f"{row['number']}. " if row["number"] <= LAST_QUESTION else "   "
     code = f"{row['code']}: " if row["code"] else ""
-    say(f"{mark(state)} {number}{row['question']:<28} {code}{cell(row['detail'])}")
+    question = f"{number}{row['question']:<28} "
+    answer = folded(f"{code}{cell(row['detail'])}", taken=2 + len(question), indent=2 + len(question))
+    say(f"{mark(state)} {question}{answer}")
     if row["remedy"] and state != "ok":
-        say(f"      remedy: {cell(row['remedy'])}")
+        say(folded(f"      remedy: {cell(row['remedy'])}", indent=REMEDY + len("remedy: ")))
 
 
 def _draw_blockers(job: str, blockers: list[Row]) -> None:
@@ -91,5 +96,5 @@ def _draw_blockers(job: str, blockers: list[Row]) -> None:
             else ""
         )
         say(f"{mark('failed')} {bold(row['code'])} {counted(row['runs'], 'run')}{span}: {cell(row['what'])}")
-        say(f"      {cell(row['detail'])}")
-        say(f"      remedy: {cell(row['remedy'])}")
+        say(folded(f"      {cell(row['detail'])}", indent=REMEDY))
+        say(folded(f"      remedy: {cell(row['remedy'])}", indent=REMEDY + len("remedy: ")))

@@ -74,8 +74,10 @@ def sql_function(path: Path) -> Callable[[Context], None]:
             raise AttemptError(
                 "INVALID_CODE", f"{path} cannot be read: {error.strerror}", "correct the flow file"
             ) from None
-        for name in ctx.order.inputs:
-            ctx.read(name).createOrReplaceTempView(name)
+        for name, source in ctx.order.inputs.items():
+            # A calendar says when, and has nothing to read.
+            if source.dataset.format != "none":
+                ctx.read(name).createOrReplaceTempView(name)
         bound = {"dataid": ctx.dataid} | ctx.order.params
         ctx.write(next(iter(ctx.order.outputs)), ctx.spark.sql(text.strip().removesuffix(";"), args=bound))
 

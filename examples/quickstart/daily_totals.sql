@@ -3,6 +3,7 @@ SELECT
     :dataid AS day,
     customer,
     count(*) AS orders,
+    count_if(days_late > 0) AS late,
     sum(amount) AS total
 FROM orders
 GROUP BY customer

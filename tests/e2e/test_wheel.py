@@ -83,12 +83,17 @@ def run(
     )
 
 
-def test_the_wheel_holds_the_sql_files_and_the_type_marker(wheel: Path) -> None:
+def test_the_wheel_holds_the_sql_files_the_flows_and_the_type_marker(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
     files = {path.relative_to(sqlfiles.sql_dir()) for path in sqlfiles.sql_dir().rglob("*.sql")}
     assert {f"dataflowd/sql/{path}" for path in files} <= held
     assert "dataflowd/py.typed" in held
+    flows = {CHECKOUT / "dataflowd" / "scaffold", CHECKOUT / "examples" / "quickstart"}
+    carried = {path for flow in flows for path in flow.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    within = {str(path.relative_to(CHECKOUT)).removeprefix("dataflowd/") for path in carried}
+    assert {f"dataflowd/{path}" for path in within} <= held
+    assert not [name for name in held if "__pycache__" in name]
     assert not [name for name in held if name.startswith(("tests/", "sql/"))]
 
 
@@ -109,5 +114,13 @@ def test_the_installed_wheel_sets_up_and_examines_a_database(
     assert made.stdout.count("applied migration ") == len(sqlfiles.migrations())
     examined = run(elsewhere, empty_dsn, tmp_path, "dataflowctl", "doctor", "--no-spark")
     assert examined.returncode == 0, examined.stdout + examined.stderr
+    flow = run(elsewhere, empty_dsn, tmp_path, "dataflowctl", "new", "flow", "shop")
+    assert flow.returncode == 0, flow.stderr
+    for path in (
+        "shop/flow.toml",
+        where.stdout.strip().replace("__init__.py", "examples/quickstart/flow.toml"),
+    ):
+        checked = run(elsewhere, empty_dsn, tmp_path, "dataflowctl", "apply", "--check", path)
+        assert checked.returncode == 0, checked.stderr
     version = run(elsewhere, empty_dsn, tmp_path, "dataflowd", "--version")
     assert version.stdout == f"dataflowd {dataflowd.__version__}\n"

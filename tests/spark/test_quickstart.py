@@ -1,73 +1,112 @@
-"""The example of the README under a real daemon: CSV files in, daily totals out, and a kill -9 in the middle of it."""
+"""The quickstart by hand, as its README says, with a kill -9 in the middle of it. `dataflowd demo` has a test of its own."""
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import dataflowd.flow
 from tests.fix_daemon import daemons, eventually
 
 if TYPE_CHECKING:
     import psycopg
 
-    from dataflowd.settings import Settings
-
-QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart" / "flow.toml"
-DAYS = ["2026-01-01", "2026-01-02", "2026-01-03"]
-PATIENCE_SECONDS = 240.0
-
-
-def write_day(root: Path, day: str, rows: int) -> None:
-    path = root / "raw" / "orders" / f"{day}.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    orders = [f"{number},customer{number % 3},{number}.50,{day}T08:00:00" for number in range(1, rows + 1)]
-    path.write_text("\n".join(["order_id,customer,amount,ordered_at", *orders, "x,broken,1.00,"]) + "\n")
+ROOT = Path(__file__).parents[2]
+QUICKSTART = ROOT / "examples" / "quickstart"
+DAYS = [f"2026-02-0{number}" for number in range(1, 8)]
+IN_CENTS = "2026-02-05"
+PATIENCE_SECONDS = 600.0
 
 
-def statuses(connection: psycopg.Connection, dataset: str) -> list[str]:
+def by_hand() -> list[list[str]]:
+    """The commands of the last session in the README."""
+    *_, session = re.findall(r"```console\n(.*?)```", (QUICKSTART / "README.md").read_text(), re.DOTALL)
+    return [shlex.split(line.removeprefix("$ "), comments=True) for line in session.splitlines()]
+
+
+def statuses(connection: psycopg.Connection, dataset: str) -> dict[str, str]:
     found = connection.execute(
-        "SELECT status FROM dataflow.datastatus WHERE datasetid = %s AND locktype = 'OUT' ORDER BY dataid",
+        "SELECT dataid, status FROM dataflow.datastatus WHERE datasetid = %s AND locktype = 'OUT' ORDER BY dataid",
         [dataset],
     )
-    return [status for [status] in found.fetchall()]
+    return dict(found.fetchall())
 
 
-def test_the_example_runs_end_to_end_and_survives_the_death_of_its_daemon(
-    connection: psycopg.Connection, dsn: str, settings: Settings, tmp_path: Path
+def test_the_quickstart_goes_as_its_readme_says_and_survives_the_death_of_its_daemon(
+    connection: psycopg.Connection, dsn: str, tmp_path: Path
 ) -> None:
-    settings = settings.model_copy(update={"data_dir": tmp_path / "data"})
-    dataflowd.flow.apply(connection, dataflowd.flow.load(QUICKSTART, settings))
-    for day in DAYS:
-        write_day(tmp_path / "data" / "data", day, rows=20)
-    connection.execute("SELECT dataflow.ready('raw_orders', %s::text[])", [DAYS])
     env = {
         "DATAFLOW_DATA_DIR": str(tmp_path / "data"),
         "DATAFLOW_MASTER": "local[2]",
         "DATAFLOW_RUNNERS": "1",
     }
-    with daemons(dsn, QUICKSTART, tmp_path) as start:
-        first = start(engine="spark", env=env)
-        first.said("attempt.started", seconds=PATIENCE_SECONDS)
-        first.kill()
-        second = start(engine="spark", env=env)
-        eventually(lambda: statuses(connection, "daily_totals") == ["READY"] * 3, seconds=PATIENCE_SECONDS)
-        began = {(event["job"], event["dataid"]) for event in second.events("attempt.started")}
-        assert began >= {("daily_totals", day) for day in DAYS}
-        assert 'dataflow_runner_starts_total{kind="warm"}' in second.get("/metrics")[1]
-        assert second.stop() == 0
-    manifests = connection.execute(
-        "SELECT datasetid, dataid, version, location, rows FROM dataflow.manifest ORDER BY datasetid, dataid"
-    ).fetchall()
-    assert [(dataset, day, version, rows) for dataset, day, version, _, rows in manifests] == [
-        *(("daily_totals", day, 1, 3) for day in DAYS),
-        *(("orders", day, 1, 20) for day in DAYS),
-    ]
-    assert all(Path(location, "_SUCCESS").exists() for _, _, _, location, _ in manifests)
-    quarantined = connection.execute(
-        "SELECT dataid, code FROM dataflow.quarantine ORDER BY dataid"
-    ).fetchall()
-    assert quarantined == [(day, "MALFORMED") for day in DAYS]
-    [[passed]] = connection.execute("SELECT bool_and(passed) FROM dataflow.check_result").fetchall()
-    assert passed
+
+    def typed(command: list[str]) -> str:
+        program, *arguments = command
+        ended = subprocess.run(
+            [Path(sys.executable).parent / program, *arguments],
+            cwd=ROOT,
+            env={
+                **env,
+                "PATH": os.environ["PATH"],
+                "TMPDIR": os.environ["TMPDIR"],
+                "HOME": str(tmp_path),
+                "DATAFLOW_DSN": dsn,
+                "DATAFLOW_FLOWS": str(QUICKSTART / "flow.toml"),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    export, *commands = by_hand()
+    assert export == ["export", "DATAFLOW_FLOWS=examples/quickstart/flow.toml"]
+    runs = [place for place, command in enumerate(commands) if command == ["dataflowd", "run", "--once"]]
+    first, second = runs
+    for command in commands[:first]:
+        typed(command)
+    bad = dict.fromkeys(DAYS, "READY") | {IN_CENTS: "FAILED"}
+    with daemons(dsn, QUICKSTART / "flow.toml", tmp_path) as start:
+        daemon = start(engine="spark", env=env)
+        daemon.said("attempt.started", seconds=PATIENCE_SECONDS)
+        daemon.kill()
+        daemon = start(engine="spark", env=env)
+        eventually(lambda: statuses(connection, "orders") == bad, seconds=PATIENCE_SECONDS)
+        explained, *_ = (typed(command) for command in commands[first + 1 : second])
+        assert "CHECK_FAILED: orders: range(amount)" in explained
+        eventually(
+            lambda: statuses(connection, "daily_totals") == dict.fromkeys(DAYS, "READY"),
+            seconds=PATIENCE_SECONDS,
+        )
+        assert 'dataflow_runner_starts_total{kind="warm"}' in daemon.get("/metrics")[1]
+        assert daemon.stop() == 0
+    quarantined, month = (typed(command) for command in commands[second + 1 :])
+    for reason in ("amount must be positive", "the same order again", "ordered more than 3 days ago"):
+        assert reason in quarantined
+    assert "daily_totals/2026-02-08 is not there (and 20 more)" in month
+    assert_all_is_accounted_for(connection, tmp_path / "data" / "data" / "raw" / "orders")
     assert not list((tmp_path / "data" / "run").glob("*"))
+
+
+def assert_all_is_accounted_for(connection: psycopg.Connection, raw: Path) -> None:
+    """Every record that came in is in the published version or in quarantine, once."""
+    manifests = connection.execute(
+        "SELECT datasetid, dataid, location, rows FROM dataflow.manifest ORDER BY datasetid, dataid"
+    ).fetchall()
+    assert [(dataset, day) for dataset, day, _, _ in manifests] == [
+        *(("daily_totals", day) for day in DAYS),
+        *(("orders", day) for day in DAYS),
+    ]
+    assert all(Path(location, "_SUCCESS").exists() for _, _, location, _ in manifests)
+    published = {day: rows for dataset, day, _, rows in manifests if dataset == "orders"}
+    set_aside: dict[str, int] = dict(
+        connection.execute("SELECT dataid, count(*) FROM dataflow.quarantine GROUP BY dataid").fetchall()
+    )
+    came = {day: (raw / f"{day}.csv").read_text().count("\n") - 1 for day in DAYS}
+    assert came == {day: rows + set_aside[day] for day, rows in published.items()}

@@ -30,6 +30,9 @@ RAW = """order_id,customer,amount,ordered_at
 5,eve
 6,eve,1.00,2026-01-01T10:00:00,more
 7,ann,2.50,2026-01-01T11:00:00
+7,ann,2.50,2026-01-01T11:00:00
+8,bob,3.00,2025-12-30T11:00:00
+9,bob,4.00,2025-12-20T11:00:00
 """
 
 
@@ -57,14 +60,16 @@ def test_the_example_cleans_a_real_file(spark: SparkSession, tmp_path: Path) -> 
             spark,
             {"raw_orders": tmp_path / "raw.csv"},
             ["orders"],
-            params={"currency": "EUR"},
+            params=flow.jobs["clean_orders"].params,
+            dataid="2026-01-01",
             datasets=flow.datasets,
         )
     finally:
         sys.path.remove(str(QUICKSTART))
         sys.modules.pop("jobs")
     good = ran.outputs["orders"].orderBy("order_id").collect()
-    assert [(row.order_id, row.currency) for row in good] == [(1, "EUR"), (2, "EUR"), (7, "EUR")]
+    assert [(row.order_id, row.days_late) for row in good] == [(1, 0), (2, 0), (7, 0), (8, 2)]
+    assert {row.currency for row in good} == {"EUR"}
     bad = {(item["code"], str(item["details"]["record"])) for item in ran.quarantine}
     malformed = {record for kind, record in bad if kind == "MALFORMED"}
     assert malformed == {
@@ -72,16 +77,20 @@ def test_the_example_cleans_a_real_file(spark: SparkSession, tmp_path: Path) -> 
         "5,eve",
         "6,eve,1.00,2026-01-01T10:00:00,more",
     }
-    (negative,) = (item for item in ran.quarantine if item["code"] == "BAD_RECORD")
+    negative, again, too_late = sorted(
+        (item for item in ran.quarantine if item["code"] == "BAD_RECORD"), key=lambda item: str(item["item"])
+    )
     assert (negative["item"], negative["reason"]) == ("3", "amount must be positive")
+    assert (again["item"], again["reason"]) == ("7", "the same order again")
+    assert (too_late["item"], too_late["reason"][:27]) == ("9", "ordered more than 3 days ag")
     assert negative["details"]["record"]["customer"] == "ann"
     assert negative["details"]["source"].endswith("/raw.csv")
     assert all(check["passed"] for check in ran.checks)
     assert {check["name"] for check in ran.checks} >= {"min_rows", "unique(order_id)", "row_count", "schema"}
     nodes = {node["node"]: node for node in ran.nodes}
-    assert (nodes["read raw_orders"]["items"], nodes["read raw_orders"]["failures"]) == (7, 3)
+    assert (nodes["read raw_orders"]["items"], nodes["read raw_orders"]["failures"]) == (10, 3)
     assert nodes["amount must be positive"]["failures"] == 1
-    assert "enrich" in nodes
+    assert [nodes[name]["items"] for name in ("timely", "once", "priced")] == [5, 4, 4]
 
 
 @node
@@ -116,7 +125,9 @@ def test_a_job_of_nodes_counts_them_in_order_and_names_the_one_that_fails(number
 
 def test_a_spark_sql_file_gets_views_and_bound_parameters(spark: SparkSession) -> None:
     own = spark.newSession()
-    orders = own.createDataFrame([("ann", 3), ("ann", 4), ("bob", 1)], "customer string, amount int")
+    orders = own.createDataFrame(
+        [("ann", 3, 0), ("ann", 4, 2), ("bob", 1, 0)], "customer string, amount int, days_late int"
+    )
     function = jobcode.sql_function(QUICKSTART / "daily_totals.sql")
     ran = run_job(
         function,
@@ -126,7 +137,29 @@ def test_a_spark_sql_file_gets_views_and_bound_parameters(spark: SparkSession) -
         params={"least": 2},
         dataid="2026'--",
     )
-    assert [tuple(row) for row in ran.outputs["daily_totals"].collect()] == [("2026'--", "ann", 2, 7)]
+    assert [tuple(row) for row in ran.outputs["daily_totals"].collect()] == [("2026'--", "ann", 2, 1, 7)]
+
+
+def test_a_spark_sql_file_may_wait_for_a_calendar_which_has_nothing_to_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    own = spark.newSession()
+    days = own.createDataFrame(
+        [("2026-02-01", "ann", 2, 1, 7), ("2026-02-02", "ann", 1, 0, 3)],
+        "day string, customer string, orders int, late int, total int",
+    )
+    flow = dataflowd.flow.load(QUICKSTART / "flow.toml", Settings(data_dir=tmp_path))
+    ran = run_job(
+        jobcode.sql_function(QUICKSTART / "monthly_totals.sql"),
+        own,
+        {"daily_totals": days, "month_end": tmp_path},
+        ["monthly_totals"],
+        dataid="2026-02",
+        datasets=flow.datasets,
+    )
+    assert [tuple(row) for row in ran.outputs["monthly_totals"].collect()] == [
+        ("2026-02", "ann", 2, 3, 1, 10)
+    ]
 
 
 def test_checks_are_judged_with_what_was_observed_and_its_limit(
