@@ -4,11 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := .ci/constraints.txt
 NAME ?= all
+MINUTES ?= 10
+SEED ?=
 # The demo never touches a database that the user has configured.
 DEMO := env -u DATAFLOW_DSN DATAFLOW_FLOWS=examples/quickstart/flow.toml
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
-.PHONY: help install test lint format demo bench lock clean
+.PHONY: help install test lint format demo bench chaos lock clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
@@ -47,6 +49,9 @@ demo: install    ## set up on embedded Postgres and Java, and run the quickstart
 bench: install   ## measure; NAME=claim for one
 	$(PIP) --editable '.[bench]'
 	$(BIN)/python -m tests.bench $(NAME)
+
+chaos: install   ## break a real pipeline for MINUTES=10 by a schedule that SEED=n decides, and check what is left
+	$(BIN)/python -m tests.chaos --spark --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --report chaos-report.json
 
 lock: install    ## renew the constraints file from pyproject.toml
 	$(PIP) uv

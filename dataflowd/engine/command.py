@@ -67,6 +67,8 @@ class CommandEngine:
         self._settings = settings
         self._declared = declared
         self._orders = orders
+        # Of attempts whose daemon was killed; their processes died with it.
+        supervise.remove_leftovers(settings.data_dir / "run", PREFIX)
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:

@@ -20,7 +20,8 @@ import psycopg
 
 from tests.chaos import history, schedule, verdict
 from tests.chaos import stage as stages
-from tests.chaos.hand import GLOBAL_LIMIT, Hand
+from tests.chaos.hand import Hand
+from tests.chaos.operators import GLOBAL_LIMIT
 from tests.chaos.steps import Rows, read
 from tests.chaos.verdict import Violation
 

@@ -26,6 +26,7 @@ from pydantic import SecretStr
 from dataflowd import flow, migrate
 from dataflowd.embedded import postgres
 from dataflowd.settings import ENV_PREFIX, Settings
+from tests.chaos import processes
 from tests.chaos.pipeline import Branch
 from tests.fix_proxy import Relay
 
@@ -111,8 +112,7 @@ class Daemon:
         """The leaders of its attempts' sessions."""
         if self.pid is None:
             return []
-        listed = [_text(path) for path in Path(f"/proc/{self.pid}/task").glob("*/children")]
-        return sorted(int(pid) for pids in listed for pid in pids.split())
+        return sorted(processes.children_of(self.pid))
 
 
 @dataclass
@@ -231,8 +231,8 @@ class Stage:
             if restart:
                 daemon.look(now)
         known = {daemon.pid for daemon in self.daemons} | {process.pid for _, process in self.commands}
-        for pid in child_processes() - known:
-            if state(pid) == "Z":
+        for pid in processes.children_of("self") - known:
+            if processes.state(pid) == "Z":
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
 
@@ -259,40 +259,13 @@ class Stage:
         """Processes that are left, but for the server's own and the commands that still run."""
         self.look(restart=False)
         mine = {daemon.pid for daemon in self.daemons} | {process.pid for _, process in self.commands}
-        found = child_processes() - mine
+        found = processes.children_of("self") - mine
         server = self.postmaster()
-        return [command(pid) for pid in found if pid != server and "postgres" not in command(pid)]
-
-
-def child_processes() -> set[int]:
-    listed = [_text(path) for path in Path("/proc/self/task").glob("*/children")]
-    return {int(pid) for pids in listed for pid in pids.split()}
-
-
-def in_session(leader: int) -> list[int]:
-    """The processes of a session, its leader included."""
-    found = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            fields = _text(path / "stat").rpartition(")")[2].split()
-            if fields and fields[0] not in "ZX" and int(fields[3]) == leader:
-                found.append(int(path.name))
-    return found
-
-
-def state(pid: int) -> str:
-    return (_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split() or ["X"])[0]
-
-
-def command(pid: int) -> str:
-    return f"{pid} {_text(Path(f'/proc/{pid}/cmdline')).replace(chr(0), ' ').strip() or '?'}"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return [
+            processes.command(pid)
+            for pid in found
+            if pid != server and "postgres" not in processes.command(pid)
+        ]
 
 
 def find_faketime() -> Path | None:

@@ -93,6 +93,8 @@ def test_a_killed_daemon_takes_its_processes_along_and_its_restart_goes_on_at_on
     eventually(lambda: shop.count("READY") == 20)
     assert sorted(shop.outcomes()) == ["DONE"] * 20 + ["LOST"] * 8
     assert shop.value("SELECT max(tries) FROM dataflow.attempt") == 1
+    # What the killed one had in its data directory is gone too.
+    eventually(lambda: not list((tmp_path / "dataflowd" / "run").iterdir()))
 
 
 def test_a_daemon_that_is_killed_again_and_again_loses_nothing_and_does_nothing_twice(
