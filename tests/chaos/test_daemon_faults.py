@@ -289,6 +289,19 @@ def test_results_are_kept_while_the_database_is_away(
     assert shop.outcomes() == ["DONE"] * 4
 
 
+def test_no_service_spins_while_the_database_is_away(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay
+) -> None:
+    shop.job("true")
+    often = {"DATAFLOW_GC_INTERVAL": "1", "DATAFLOW_POLL": "1", "DATAFLOW_LEASE": "30"}
+    daemon = start_daemon(env=often | {"DATAFLOW_DSN": wire.dsn})
+    wire.refuse()
+    daemon.said("path.postponed")
+    daemon.said("lease.unproven", times=8)
+    said = Counter(event["event"] for event in daemon.events())
+    assert {name: times for name, times in said.items() if times > 50} == {}
+
+
 def test_a_run_that_was_rescued_meanwhile_is_stopped(
     shop: Shop, start_daemon: StartDaemon, wire: Relay, tmp_path: Path
 ) -> None:
