@@ -122,9 +122,8 @@ class Hand(Operators):
     def daemon_zombie(self, step: Step) -> bool:
         """Longer than its lease, and its sessions die meanwhile: when it wakes, others have its runs."""
         daemon = self._daemon(step)
-        if not self._freeze(daemon, LEASE_SECONDS * step.between(1.2, 2.5)):
+        if daemon is None or not self._freeze(daemon, daemon.lease * step.between(1.2, 2.5)):
             return False
-        assert daemon is not None
         daemon.wire.reset()
         return True
 

@@ -154,7 +154,7 @@ class Operators(ABC):
         branch = self._branch(step)
         branch.write_next_version()
         if step.picks[3] < 0.4:
-            self._program("apply", str(branch.flow))
+            self._program(branch, "apply", str(branch.flow))
         else:
             with suppress(DataflowError):
                 self.stage.apply(branch)
@@ -165,7 +165,8 @@ class Operators(ABC):
 
     def operator_program(self, step: Step) -> bool:
         dataset, number = self._chunk(step)
-        job = step.choose(self._branch(step).jobs)
+        branch = self._branch(step)
+        job = step.choose(branch.jobs)
         programs = [
             ("status",),
             ("resubmit", job, "--yes"),
@@ -177,17 +178,17 @@ class Operators(ABC):
             ("gc", "--grace", "5s", "--yes"),
         ]
         chosen = step.choose(programs, 3)
-        if not self._program(*chosen):
+        if not self._program(branch, *chosen):
             return False
         if chosen[0] == "hold":
             self.later(step.between(4, 8), lambda: self._release(dataset, str(number)))
         return True
 
-    def _program(self, *arguments: str) -> bool:
+    def _program(self, branch: Branch, *arguments: str) -> bool:
         alive = [process for _, process in self.stage.commands if process.poll() is None]
         if len(alive) >= PROGRAMS_AT_ONCE:
             return False
-        self.stage.ctl(*arguments)
+        self.stage.ctl(branch, *arguments)
         return True
 
     def await_programs(self) -> list[str]:

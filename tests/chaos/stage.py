@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 LEASE_SECONDS = 6
+DEEP_LEASE_SECONDS = 20  # a Spark application takes that long to start on a busy machine
 DISK_BYTES = 256 * 1024 * 1024
 RESTART_SECONDS = 1.0
 END_SECONDS = 60.0
@@ -67,6 +68,7 @@ class Daemon:
     wire: Relay
     environment: dict[str, str]
     log: Path
+    lease: int
     process: subprocess.Popen[bytes] | None = None
     down_until: float = 0.0
     is_frozen: bool = False
@@ -199,8 +201,9 @@ class Stage:
 
     # --- processes ---
 
-    def variables(self, dsn: str) -> dict[str, str]:
+    def variables(self, dsn: str, branch: Branch) -> dict[str, str]:
         return {
+            "DATAFLOW_ENVIRONMENT": branch.name,
             "PATH": os.environ["PATH"],
             "TMPDIR": str(self.directory / "tmp"),
             "HOME": str(self.directory),
@@ -209,14 +212,14 @@ class Stage:
             "DATAFLOW_ROOT": str(self.data),
         }
 
-    def ctl(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def ctl(self, branch: Branch, *arguments: str) -> subprocess.Popen[bytes]:
         """The installed dataflowctl, beside everything else."""
         with (self.directory / "ctl.log").open("ab") as log:
             log.write(f"$ dataflowctl {' '.join(arguments)}\n".encode())
             log.flush()
             process = subprocess.Popen(
                 [str(Path(sys.executable).parent / "dataflowctl"), *arguments],
-                env=self.variables(self.dsn),
+                env=self.variables(self.dsn, branch),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -349,10 +352,10 @@ def _daemon(stage: Stage, branch: Branch, number: int, stack: ExitStack) -> Daem
     wire = Relay(stage.dsn)
     stack.callback(wire.close)
     name = f"{branch.name}{number}"
-    environment = stage.variables(wire.dsn) | {
+    lease = DEEP_LEASE_SECONDS if branch.engine == "spark" else LEASE_SECONDS
+    environment = stage.variables(wire.dsn, branch) | {
         "DATAFLOW_FLOWS": str(branch.flow),
-        "DATAFLOW_ENVIRONMENT": branch.name,
-        "DATAFLOW_LEASE": str(LEASE_SECONDS),
+        "DATAFLOW_LEASE": str(lease),
         "DATAFLOW_POLL": "3",
         "DATAFLOW_CONNECT_TIMEOUT": "3",
         "DATAFLOW_STATEMENT_TIMEOUT": "10",
@@ -365,7 +368,7 @@ def _daemon(stage: Stage, branch: Branch, number: int, stack: ExitStack) -> Daem
         "DATAFLOW_RUNNERS": "1",
         "DATAFLOW_RUNNER_SILENCE": "20",
     }
-    daemon = Daemon(name, branch, wire, environment, stage.directory / "log" / f"{name}.log")
+    daemon = Daemon(name, branch, wire, environment, stage.directory / "log" / f"{name}.log", lease)
     if stage.faketime is not None and branch.engine == "process" and number == 1:
         daemon.clock = stage.directory / f"{name}.clock"
         daemon.clock.write_text("+0", encoding="ascii")
