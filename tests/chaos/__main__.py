@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from tests.chaos import play, schedule
+from tests.chaos.report import write
 
 LARGEST_SEED = 1_000_000
 
@@ -49,7 +50,7 @@ def main() -> None:
         )
     )
     if arguments.report:
-        play.write(report, arguments.report)
+        write(report, arguments.report)
     print(report.text(), flush=True)
     sys.exit(1 if report.violations else 0)
 

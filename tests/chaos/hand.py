@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0  # for a process that may be hit
 BALLAST_BYTES = 65536
+SPARK_SHARE = 0.3
 CLOCK_JUMPS = ("+3600", "-3600", "+86400", "-120", "+30", "+7")
 
 
@@ -95,8 +96,12 @@ class Hand(Operators):
     # --- daemons and runners ---
 
     def _daemon(self, step: Step) -> Daemon | None:
+        """Spark's is spared mostly: it takes a while to come to its work again."""
+        spared = "spark" if step.picks[3] > SPARK_SHARE else ""
         alive = [
-            daemon for daemon in self.stage.daemons if daemon.process is not None and not daemon.is_frozen
+            daemon
+            for daemon in self.stage.daemons
+            if daemon.process is not None and not daemon.is_frozen and daemon.branch.engine != spared
         ]
         return step.choose(alive) if alive else None
 
@@ -141,7 +146,8 @@ class Hand(Operators):
         self.later(seconds, thaw)
         return True
 
-    def _runner(self, step: Step, engines: tuple[str, ...] = ("process", "spark")) -> int | None:
+    def _runner(self, step: Step, engines: tuple[str, ...] = ()) -> int | None:
+        engines = engines or (("process", "spark") if step.picks[3] < SPARK_SHARE else ("process",))
         deadline = time.monotonic() + LOOK_SECONDS
         while time.monotonic() < deadline:
             found = [

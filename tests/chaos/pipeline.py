@@ -46,6 +46,15 @@ SPARK = """[job.{prefix}_{step}.spark]
 "spark.driver.memory" = "512m"
 "spark.sql.shuffle.partitions" = 1
 """
+TABLE = """hostname = "{host}"
+database = "{database}"
+tablename = "{table}"
+username = "postgres"
+options = {{ dataid_column = "{column}" }}
+"""
+WAREHOUSE = "warehouse"
+SLICE = "slice"
+MAX_RUNNING = {"spark": 2}  # of each job; what waits for a Spark application takes no place from others
 COLUMNS = {
     "raw": ("number", "key", "value"),
     "clean": ("number", "key", "value", "made_by"),
@@ -93,6 +102,7 @@ class Branch:
     engine: str
     directory: Path
     data: Path
+    warehouse: str = ""  # host of the database that holds the totals of the deep flow, as a table
     version: int = 0
     codes: dict[str, dict[str, int]] = field(default_factory=dict)  # job -> hash of its code -> version
     fed: int = 0
@@ -149,6 +159,11 @@ class Branch:
     def _dataset(self, name: str) -> str:
         if self.engine == "noop":
             form, rest = "none", ""
+        elif name == "total" and self.warehouse:
+            form = "postgres"
+            rest = TABLE.format(
+                host=self.warehouse, database=WAREHOUSE, table=f"{self.prefix}_{name}", column=SLICE
+            )
         else:
             form = "parquet" if self.engine == "spark" and name != "raw" else "csv"
             place = "/{dataid}.csv" if name == "raw" else ""
@@ -168,7 +183,7 @@ class Branch:
             outputs=", ".join(f'"{self.prefix}_{name}"' for name in OUTPUTS[step]),
             inputs="\n".join(f"{self.prefix}_{name} = {mapping}" for name in INPUTS[step]),
             timeout=120 if self.engine == "spark" else 30,
-            rest="",
+            rest=f"max_running = {MAX_RUNNING[self.engine]}\n" if self.engine in MAX_RUNNING else "",
         ) + (SPARK.format(prefix=self.prefix, step=step) if self.engine == "spark" else "")
 
     def arrive(self, windows: int) -> list[str]:

@@ -6,29 +6,25 @@ rest by itself, with every chunk READY; only what has failed is resubmitted, as 
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.chaos import history, schedule, verdict
+from tests.chaos import history, remains, schedule
 from tests.chaos import stage as stages
 from tests.chaos.hand import Hand
 from tests.chaos.operators import GLOBAL_LIMIT
-from tests.chaos.steps import Rows, read
+from tests.chaos.report import Report
 from tests.chaos.verdict import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from tests.chaos.history import History, Manifest
+    from tests.chaos.history import History
     from tests.chaos.pipeline import Branch
     from tests.chaos.stage import Stage
 
@@ -46,10 +42,6 @@ OPEN = """
 QUEUED = "SELECT count(*) FROM dataflow.work WHERE jobid = ANY (%s)"
 LIVE = "SELECT count(*) FROM dataflow.attempt WHERE ended IS NULL"
 RECOVER = """SELECT count(*) FROM dataflow.resubmit('{"status": "FAILED"}')"""
-LOCKS = """
-    SELECT l.classid, l.objid, a.application_name FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-    WHERE l.locktype = 'advisory'
-"""
 
 
 @dataclass(frozen=True)
@@ -63,49 +55,6 @@ class Options:
     drain_minutes: float = 15.0
     keep: bool = False
     say: Callable[[str], None] = print
-
-
-@dataclass
-class Report:
-    seed: int
-    minutes: float
-    engines: list[str]
-    faults: dict[str, int] = field(default_factory=dict)
-    without_target: dict[str, int] = field(default_factory=dict)
-    unanswered: dict[str, int] = field(default_factory=dict)
-    not_to_be_had: list[str] = field(default_factory=list)
-    chunks: int = 0
-    runs: int = 0
-    attempts: dict[str, int] = field(default_factory=dict)
-    publications: int = 0
-    versions_compared: int = 0
-    daemon_starts: int = 0
-    code_versions: int = 0
-    operator_programs: int = 0
-    drain_seconds: float = 0.0
-    seconds: float = 0.0
-    violations: list[dict[str, str]] = field(default_factory=list)
-
-    @property
-    def document(self) -> dict[str, Any]:
-        return {**vars(self), "fault_count": sum(self.faults.values()), "fault_kinds": len(self.faults)}
-
-    def text(self) -> str:
-        lines = [
-            f"seed {self.seed}, {self.minutes:g} minutes of faults, {self.seconds:.0f} s in all, engines {', '.join(self.engines)}",
-            f"faults: {sum(self.faults.values())} of {len(self.faults)} kinds",
-            *(f"  {kind:<18} {count}" for kind, count in sorted(self.faults.items())),
-            *(f"  {what}" for what in self.not_to_be_had),
-            f"chunks {self.chunks}, runs {self.runs}, attempts {sum(self.attempts.values())} ({_listed(self.attempts)})",
-            f"publications {self.publications}, of which {self.versions_compared} compared row by row",
-            f"daemons started {self.daemon_starts} times, {self.code_versions} versions of code, {self.operator_programs} calls of dataflowctl",
-            f"drained in {self.drain_seconds:.0f} s",
-            f"violations: {len(self.violations)}",
-            *(f"  {each['kind']}: {each['what']}" for each in self.violations[:SHOWN]),
-        ]
-        if self.violations:
-            lines.append(f"replay with --seed {self.seed}")
-        return "\n".join(lines)
 
 
 def run(options: Options) -> Report:
@@ -123,15 +72,15 @@ def run(options: Options) -> Report:
         found += _drain(stage, hand, options.drain_minutes * 60)
         report.drain_seconds = round(time.monotonic() - mended, 1)
         found += [Violation("program_stuck", each) for each in hand.await_programs()]
-        found += _queue(stage)
+        found += remains.queue(stage)
         found += [Violation("daemon_ended_badly", each) for each in stage.stop_daemons()]
-        found += _leftovers(stage)
+        found += remains.leftovers(stage)
         with stage.connect() as connection:
             connection.execute("SET statement_timeout = 0")
             story = history.load(connection)
-        found += _judge(story, stage, hand)
-        found += _directories(stage, story)
-        found += _crashes(stage)
+        found += remains.judged(story, stage, hand.acknowledged)
+        found += remains.directories(stage, story)
+        found += remains.crashes(stage)
         _fill(report, story, stage, hand)
         if options.keep:
             options.say(f"chaos: everything is kept in {stage.directory}")
@@ -258,110 +207,6 @@ def _why(stage: Stage) -> list[str]:
     return [text for [text] in found]
 
 
-def _queue(stage: Stage) -> list[Violation]:
-    """Nothing waits that could run: the queue is what it would be if it were made anew, and that is nothing."""
-    with stage.connect() as connection, connection.transaction(force_rollback=True):
-        connection.execute("SET LOCAL statement_timeout = 0")
-        before = connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall()
-        connection.execute("SELECT dataflow.rebuild_work()")
-        after = connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall()
-    return [
-        Violation("waits_though_ready", f"{job}/{dataid} is not queued")
-        for job, dataid in set(after) - set(before)
-    ] + [Violation("queued_for_nothing", f"{job}/{dataid}") for job, dataid in set(before)]
-
-
-def _leftovers(stage: Stage) -> Iterator[Violation]:
-    for pid in stage.strays():
-        yield Violation("process_left", pid)
-    for row in stage.rows(LOCKS):
-        yield Violation("lock_left", str(row))
-    for row in stage.rows("SELECT attempt, jobid, dataid FROM dataflow.attempt WHERE ended IS NULL"):
-        yield Violation("attempt_left", str(row))
-    for row in stage.rows(
-        "SELECT datasetid, dataid, locktype, jobid, run FROM dataflow.datastatus WHERE status = 'RUNNING'"
-    ):
-        yield Violation("running_left", str(row))
-    for row in stage.rows(
-        "SELECT relname FROM pg_class WHERE obj_description(oid, 'pg_class') LIKE 'dataflowd: staging%%'"
-    ):
-        yield Violation("staging_left", str(row))
-
-
-def _judge(story: History, stage: Stage, hand: Hand) -> Iterator[Violation]:
-    codes = {job: hashes for branch in stage.branches for job, hashes in branch.codes.items()}
-    expected = {chunk for branch in stage.branches for chunk in branch.expected_chunks()}
-    yield from verdict.completeness(story, expected)
-    yield from verdict.productions(story)
-    yield from verdict.pointers(story)
-    yield from verdict.acknowledged(story, hand.acknowledged)
-    yield from verdict.contents(story, lambda job, code: codes[job].get(code or ""), rows_of)
-    yield from verdict.inputs(story)
-    yield from verdict.limits(story)
-    yield from verdict.overlaps(story)
-    yield from verdict.transitions(story)
-    yield from verdict.stories(story)
-
-
-def rows_of(manifest: Manifest) -> Rows:
-    """As a reader finds them who goes by the manifest: its files and no others."""
-    location = Path((manifest.location or "").removeprefix("file://"))
-    if not location.exists():
-        raise FileNotFoundError(f"{location} is gone")
-    names = {Path(str(file["path"])).name for file in manifest.files}
-    there = {
-        path.name for path in location.rglob("*") if path.is_file() and not path.name.startswith(("_", "."))
-    }
-    if names != there:
-        raise LookupError(f"{location} has {sorted(there)}, the manifest says {sorted(names)}")
-    if any(name.endswith(".parquet") for name in names):
-        from pyarrow import parquet  # noqa: PLC0415 - only Spark's part needs it
-
-        table = parquet.read_table(location)
-        return [tuple(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
-    return read(location)
-
-
-def _directories(stage: Stage, story: History) -> Iterator[Violation]:
-    """After a collection that waits for nothing, only what is published is there."""
-    program = str(Path(sys.executable).parent / "dataflowctl")
-    for branch in stage.branches:
-        ended = subprocess.run(
-            [program, "gc", "--grace", "0s", "--yes", "--json"],
-            env=stage.variables(stage.dsn, branch) | {"DATAFLOW_GC_RETENTION": "0"},
-            capture_output=True,
-            text=True,
-            timeout=GC_SECONDS,
-            check=False,
-        )
-        if ended.returncode != 0:
-            yield Violation("gc_failed", ended.stderr[-500:])
-    current = {
-        (manifest.location or "").removeprefix("file://")
-        for manifest in story.manifests
-        if (status := story.statuses.get(manifest.chunk)) is not None and status.manifest == manifest.version
-    }
-    for path in stage.data.glob("*/**/*attempt=*"):
-        if str(path) not in current:
-            yield Violation("directory_left", str(path))
-    for location in current - {""}:
-        if not Path(location).is_dir():
-            yield Violation("directory_gone", location)
-    for place in (stage.data_dir / "run", stage.directory / "tmp"):
-        for path in place.iterdir() if place.is_dir() else []:
-            yield Violation("directory_left", str(path))
-
-
-def _crashes(stage: Stage) -> Iterator[Violation]:
-    """A daemon may end because the database is away; neither it nor dataflowctl ever falls over."""
-    for log in (*(daemon.log for daemon in stage.daemons), stage.directory / "ctl.log"):
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-        for number, line in enumerate(lines):
-            # A failed script's last lines are part of an event; they are its own business.
-            if line.startswith("Traceback") or ('"service.died"' in line and '"exception"' in line):
-                yield Violation("crashed", f"{log.name}: {' '.join(lines[number : number + 40])[:3000]}")
-
-
 def _fill(report: Report, story: History, stage: Stage, hand: Hand) -> None:
     report.faults = dict(sorted(hand.done.items()))
     report.without_target = dict(hand.without_target)
@@ -374,11 +219,3 @@ def _fill(report: Report, story: History, stage: Stage, hand: Hand) -> None:
     report.daemon_starts = sum(daemon.starts for daemon in stage.daemons)
     report.code_versions = sum(branch.version for branch in stage.branches)
     report.operator_programs = len(stage.commands)
-
-
-def _listed(counts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-
-
-def write(report: Report, path: Path) -> None:
-    path.write_text(json.dumps(report.document, indent=1) + "\n", encoding="utf-8")

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg import sql
+from psycopg import conninfo, sql
 from pydantic import SecretStr
 
 from dataflowd import flow, migrate
 from dataflowd.embedded import postgres
 from dataflowd.settings import ENV_PREFIX, Settings
 from tests.chaos import processes
-from tests.chaos.pipeline import Branch
+from tests.chaos.pipeline import WAREHOUSE, Branch
 from tests.fix_proxy import Relay
 
 if TYPE_CHECKING:
@@ -131,6 +131,10 @@ class Stage:
     commands: list[tuple[list[str], subprocess.Popen[bytes]]] = field(default_factory=list)
     _connection: psycopg.Connection | None = None
 
+    @property
+    def host(self) -> str:
+        return str(conninfo.conninfo_to_dict(self.dsn)["host"])
+
     # --- the database, as an operator uses it ---
 
     def connect(self, application: str = HAND) -> psycopg.Connection:
@@ -210,6 +214,7 @@ class Stage:
             "DATAFLOW_DSN": dsn,
             "DATAFLOW_DATA_DIR": str(self.data_dir),
             "DATAFLOW_ROOT": str(self.data),
+            "DATAFLOW_ALLOWED_HOSTS": self.host,
         }
 
     def ctl(self, branch: Branch, *arguments: str) -> subprocess.Popen[bytes]:
@@ -330,7 +335,9 @@ def opened(engines: Sequence[str], daemons_each: int, *, keep: bool = False) -> 
         stack.callback(stage.close)
         with stage.connect() as connection:
             migrate.init(connection)
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(WAREHOUSE)))
         for branch in branches:
+            branch.warehouse = stage.host if branch.engine == "spark" else ""
             branch.write_next_version()
             stage.apply(branch)
             for number in range(1 if branch.engine == "spark" else daemons_each):

@@ -128,7 +128,7 @@ def judged(history: History) -> set[str]:
             history, lambda _, code: 1 if code == "hash" else 2 if code == "new" else None, read
         ),
         *verdict.inputs(history),
-        *verdict.limits(history),
+        *verdict.limits(history, {}),
         *verdict.overlaps(history),
         *verdict.transitions(history),
         *verdict.stories(history),

@@ -20,7 +20,7 @@ from tests.chaos.stage import HAND
 from tests.chaos.steps import Rows, raw
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from tests.chaos.history import Attempt, Chunk, Control, Event, History, Manifest
 
@@ -147,9 +147,11 @@ class Straight:
 
 
 def contents(
-    history: History, version_of: Callable[[str, str | None], int | None], read: Callable[[Manifest], Rows]
+    history: History,
+    version_of: Callable[[str, str | None], int | None],
+    read: Callable[[Manifest], Rows | None],
 ) -> Iterator[Violation]:
-    """Row by row, of every version whose files are still there, superseded ones too."""
+    """Row by row, of every version whose rows are still there, superseded ones too. `read`: None if they are not."""
     straight = Straight(history, version_of)
     for manifest in history.manifests:
         if manifest.location is None or manifest.is_collected:
@@ -157,10 +159,13 @@ def contents(
         name = f"{_name(manifest.chunk)} version {manifest.version} of attempt {manifest.attempt}"
         try:
             wanted = sorted(straight.rows(manifest.datasetid, manifest.dataid, manifest.version))
-            found = sorted(read(manifest))
+            there = read(manifest)
         except (LookupError, ValueError, OSError) as error:
             yield Violation("unreadable", f"{name}: {error!r}")
             continue
+        if there is None:
+            continue
+        found = sorted(there)
         if found != wanted:
             yield Violation(
                 "wrong_content", f"{name} has {found[:3]}..., straight computation gives {wanted[:3]}..."
@@ -196,8 +201,8 @@ def inputs(history: History) -> Iterator[Violation]:
                     yield Violation("input_rewritten", f"{what}, and it was being rewritten meanwhile")
 
 
-def limits(history: History) -> Iterator[Violation]:
-    """At each claim: what ran, itself included, against each limit of that moment."""
+def limits(history: History, declared: Mapping[str, int]) -> Iterator[Violation]:
+    """At each claim: what ran, itself included, against each limit of that moment. `declared`: of jobs by their flow."""
     controls: dict[str, list[Control]] = defaultdict(list)
     for control in history.controls:
         controls[control.scope].append(control)
@@ -215,8 +220,11 @@ def limits(history: History) -> Iterator[Violation]:
                 yield Violation(
                     "claimed_while_paused", f"attempt {attempt.attempt} of {_name(attempt.run)}, {scope}"
                 )
-            known = [control.concurrency for control in in_force]
-            if known and None not in known and live[scope] > max(each for each in known if each is not None):
+            known = [
+                declared.get(scope) if each.concurrency is None else each.concurrency for each in in_force
+            ]
+            known = known or [declared.get(scope)]
+            if None not in known and live[scope] > max(each for each in known if each is not None):
                 yield Violation(
                     "limit_exceeded",
                     f"attempt {attempt.attempt} was the {live[scope]}th in {scope}, whose limit was {known}",
