@@ -167,6 +167,9 @@ class CommandEngine:
                     group.cancel_scope.cancel()
             except anyio.get_cancelled_exc_class():
                 await child.terminate(GRACE_SECONDS)
+                # It may have begun without our having heard of it, and written.
+                if not begun.is_set() and not said + _rest(receive.fileno()):
+                    on_start()
                 raise
             said += _rest(receive.fileno())
         if said:

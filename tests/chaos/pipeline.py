@@ -83,13 +83,15 @@ def clean(ctx):
 def join(ctx):
     odd = ctx.read("{prefix}_odd").select("key", F.lit(1).cast("bigint").alias("is_odd"))
     joined = ctx.read("{prefix}_clean").join(odd, "key", "left").fillna(0, ["is_odd"])
-    return joined.select("number", "key", "value", "made_by", "is_odd", version().alias("joined_by"))
+    columns = ["number", "key", "value", "made_by", "is_odd", version().alias("joined_by")]
+    ctx.write("{prefix}_joined", joined.select(*columns))
 
 
 @job
 def total(ctx):
     sums = [F.sum("value").alias("value"), F.sum("is_odd").alias("odd"), F.sum("joined_by").alias("joined_by")]
-    return ctx.read("{prefix}_joined").groupBy("number").agg(*sums).withColumn("made_by", version())
+    totals = ctx.read("{prefix}_joined").groupBy("number").agg(*sums)
+    ctx.write("{prefix}_total", totals.withColumn("made_by", version()))
 '''
 
 

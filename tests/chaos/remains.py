@@ -164,5 +164,5 @@ def crashes(stage: Stage) -> Iterator[Violation]:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
         for number, line in enumerate(lines):
             # A failed script's last lines are part of an event; they are its own business.
-            if line.startswith("Traceback") or ('"service.died"' in line and '"exception"' in line):
+            if line.startswith("Traceback") or ('"exception"' in line and '"logger"' in line):
                 yield Violation("crashed", f"{log.name}: {' '.join(lines[number : number + 40])[:3000]}")

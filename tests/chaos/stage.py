@@ -173,8 +173,8 @@ class Stage:
         return Settings(
             dsn=SecretStr(self.dsn),
             data_dir=self.data_dir,
-            allowed_roots=[str(self.data)],
             root=str(self.data),
+            allowed_hosts=[self.host],
         )
 
     def apply(self, branch: Branch) -> None:
