@@ -37,18 +37,22 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = arguments.seed if arguments.seed is not None else random.randrange(LARGEST_SEED)  # noqa: S311
     engines = ["process", *([] if arguments.no_noop else ["noop"]), *(["spark"] if arguments.spark else [])]
-    report = play.run(
-        play.Options(
-            seed=seed,
-            minutes=arguments.minutes,
-            engines=tuple(engines),
-            daemons=arguments.daemons,
-            mean_pause=arguments.pause,
-            drain_minutes=arguments.drain,
-            keep=arguments.keep,
-            say=lambda line: print(line, flush=True),
+    try:
+        report = play.run(
+            play.Options(
+                seed=seed,
+                minutes=arguments.minutes,
+                engines=tuple(engines),
+                daemons=arguments.daemons,
+                mean_pause=arguments.pause,
+                drain_minutes=arguments.drain,
+                keep=arguments.keep,
+                say=lambda line: print(line, flush=True),
+            )
         )
-    )
+    except BaseException:
+        print(f"chaos: it fell over; replay with --seed {seed}", flush=True)
+        raise
     if arguments.report:
         write(report, arguments.report)
     print(report.text(), flush=True)

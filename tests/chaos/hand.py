@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.chaos.schedule import Step
 
 LOOK_SECONDS = 1.0  # for a process that may be hit
-BALLAST_BYTES = 65536
+BALLAST_BYTES = (1 << 20, 1 << 12)  # large pieces, then the rest
 SPARK_SHARE = 0.3
 CLOCK_JUMPS = ("+3600", "-3600", "+86400", "-120", "+30", "+7")
 
@@ -272,9 +272,11 @@ class Hand(Operators):
         ballast = self.stage.data / "ballast"
         if not self.stage.has_small_disk or ballast.exists():
             return False
-        with ballast.open("wb") as file, suppress(OSError):
-            for start in itertools.count(0, BALLAST_BYTES):  # others write meanwhile
-                os.posix_fallocate(file.fileno(), start, BALLAST_BYTES)
+        with ballast.open("wb") as file:
+            for piece in BALLAST_BYTES:
+                with suppress(OSError):
+                    for start in itertools.count(os.fstat(file.fileno()).st_size, piece):
+                        os.posix_fallocate(file.fileno(), start, piece)
         self.later(step.between(1, 6), lambda: ballast.unlink(missing_ok=True))
         return True
 

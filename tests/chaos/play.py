@@ -176,7 +176,7 @@ def _drain(stage: Stage, hand: Hand, seconds: float) -> list[Violation]:
             recovered = time.monotonic()
         if all(_is_drained(stage, branch) for branch in stage.branches) and not stage.value(LIVE):
             return []
-        time.sleep(stages.POLL_SECONDS * 4)
+        time.sleep(stages.POLL_SECONDS * 10)
     return [Violation("did_not_drain", each) for each in _why(stage)] or [
         Violation("did_not_drain", "work is left")
     ]
@@ -214,6 +214,7 @@ def _fill(report: Report, story: History, stage: Stage, hand: Hand) -> None:
     report.chunks = len(story.statuses)
     report.runs = len({attempt.run for attempt in story.attempts.values()})
     report.attempts = dict(Counter(attempt.outcome or "LIVE" for attempt in story.attempts.values()))
+    report.rescues = report.attempts.get("LOST", 0)
     report.publications = len(story.manifests)
     report.versions_compared = sum(m.location is not None and not m.is_collected for m in story.manifests)
     report.daemon_starts = sum(daemon.starts for daemon in stage.daemons)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 6
 DEEP_LEASE_SECONDS = 20  # a Spark application takes that long to start on a busy machine
-DISK_BYTES = 256 * 1024 * 1024
+DISK_BYTES = 512 * 1024 * 1024
 RESTART_SECONDS = 1.0
 END_SECONDS = 60.0
 POLL_SECONDS = 0.05
@@ -318,7 +318,7 @@ def opened(engines: Sequence[str], daemons_each: int, *, keep: bool = False) -> 
         stack.callback(postgres.stop, server_dir)
         _prepare(server_dir)
         branches = [
-            Branch(name, name[0], engine, directory / "flows", directory / "data")
+            Branch(name, name[0], engine, directory / "flows" / name, directory / "data")
             for name, engine in (("files", "process"), ("noop", "noop"), ("deep", "spark"))
             if engine in engines
         ]
@@ -337,6 +337,7 @@ def opened(engines: Sequence[str], daemons_each: int, *, keep: bool = False) -> 
             migrate.init(connection)
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(WAREHOUSE)))
         for branch in branches:
+            branch.directory.mkdir()
             branch.warehouse = stage.host if branch.engine == "spark" else ""
             branch.write_next_version()
             stage.apply(branch)
@@ -368,7 +369,7 @@ def _daemon(stage: Stage, branch: Branch, number: int, stack: ExitStack) -> Daem
         "DATAFLOW_STATEMENT_TIMEOUT": "10",
         "DATAFLOW_DRAIN_TIMEOUT": "5",
         "DATAFLOW_HTTP_PORT": "0",
-        "DATAFLOW_GC_INTERVAL": "20",
+        "DATAFLOW_GC_INTERVAL": "45",
         "DATAFLOW_GC_GRACE": "5",
         "DATAFLOW_GC_RETENTION": "60",
         "DATAFLOW_MASTER": "local[1]",
