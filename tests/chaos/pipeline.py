@@ -184,7 +184,7 @@ class Branch:
             code=code,
             outputs=", ".join(f'"{self.prefix}_{name}"' for name in OUTPUTS[step]),
             inputs="\n".join(f"{self.prefix}_{name} = {mapping}" for name in INPUTS[step]),
-            timeout=120 if self.engine == "spark" else 30,
+            timeout=400 if self.engine == "spark" else 30,
             rest=f"max_running = {MAX_RUNNING[self.engine]}\n" if self.engine in MAX_RUNNING else "",
         ) + (SPARK.format(prefix=self.prefix, step=step) if self.engine == "spark" else "")
 
