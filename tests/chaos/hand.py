@@ -50,6 +50,8 @@ class Hand(Operators):
     def do(self, step: Step) -> None:
         try:
             found = getattr(self, step.kind)(step)
+        except psycopg.ProgrammingError:
+            raise  # a mistake of ours, and no fault
         except psycopg.Error:
             self.unanswered[step.kind] += 1
             return

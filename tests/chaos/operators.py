@@ -65,12 +65,13 @@ class Operators(ABC):
         scopes = ["global", *jobs, *(f"daemon:{daemon.name}" for daemon in self.stage.daemons)]
         scope = step.choose(scopes) if step.picks[2] < 0.5 else "global"
         value = step.whole(1, GLOBAL_LIMIT * 2 if scope == "global" else 6)
+        # What is done without an answer is to be undone too.
+        if scope != "global":
+            self.later(step.between(5, 30), lambda: self._unlimit(scope))
         if step.picks[3] < 0.2:
             self.stage.between_claims("SELECT * FROM dataflow.shed(%s, %s)", scope, value)
         else:
             self.stage.between_claims("SELECT dataflow.set_concurrency(%s, %s)", scope, value)
-        if scope != "global":
-            self.later(step.between(5, 30), lambda: self._unlimit(scope))
         return True
 
     def _unlimit(self, scope: str) -> None:
@@ -79,14 +80,14 @@ class Operators(ABC):
     def pause(self, step: Step) -> bool:
         scopes = ["global", *(f"job:{job}" for branch in self.stage.branches for job in branch.jobs)]
         scope = step.choose(scopes)
-        self.stage.between_claims("SELECT dataflow.pause(%s)", scope)
         self.later(step.between(0.5, 5), lambda: self.stage.rows("SELECT dataflow.pause(%s, false)", scope))
+        self.stage.between_claims("SELECT dataflow.pause(%s)", scope)
         return True
 
     def hold(self, step: Step) -> bool:
         dataset, number = self._chunk(step)
-        self.stage.rows("SELECT dataflow.hold(%s, %s, 'chaos')", dataset, str(number))
         self.later(step.between(0.5, 6), lambda: self._release(dataset, str(number)))
+        self.stage.rows("SELECT dataflow.hold(%s, %s, 'chaos')", dataset, str(number))
         return True
 
     def _release(self, dataset: str, dataid: str) -> None:

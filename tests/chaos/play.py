@@ -201,7 +201,7 @@ def _is_drained(stage: Stage, branch: Branch) -> bool:
 
 def _why(stage: Stage) -> list[str]:
     found = stage.rows(
-        "SELECT format('%%s/%%s is %%s (%%s)', s.datasetid, s.dataid, s.status, s.reason) FROM dataflow.datastatus s"
+        "SELECT format('%s/%s is %s (%s)', s.datasetid, s.dataid, s.status, s.reason) FROM dataflow.datastatus s"
         " WHERE s.locktype = 'OUT' AND s.status <> 'READY' ORDER BY s.modified LIMIT 10"
     )
     return [text for [text] in found]

@@ -150,7 +150,7 @@ class Stage:
         """Raises psycopg.Error; the connection is made anew next time if it was lost."""
         if self._connection is None or self._connection.closed:
             self._connection = self.connect()
-        found = self._connection.execute(statement.encode(), parameters)
+        found = self._connection.execute(statement.encode(), parameters or None)
         return found.fetchall() if found.description else []
 
     def value(self, statement: str, *parameters: Any) -> Any:
