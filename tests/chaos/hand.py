@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 1.0  # for a process that may be hit
 BALLAST_BYTES = (1 << 20, 1 << 12)  # large pieces, then the rest
-SPARK_SHARE = 0.3
 CLOCK_JUMPS = ("+3600", "-3600", "+86400", "-120", "+30", "+7")
 
 
@@ -98,8 +97,7 @@ class Hand(Operators):
     # --- daemons and runners ---
 
     def _daemon(self, step: Step) -> Daemon | None:
-        """Spark's is spared mostly: it takes a while to come to its work again."""
-        spared = "spark" if step.picks[3] > SPARK_SHARE else ""
+        spared = "spark" if step.spares_spark else ""
         alive = [
             daemon
             for daemon in self.stage.daemons
@@ -149,7 +147,7 @@ class Hand(Operators):
         return True
 
     def _runner(self, step: Step, engines: tuple[str, ...] = ()) -> int | None:
-        engines = engines or (("process", "spark") if step.picks[3] < SPARK_SHARE else ("process",))
+        engines = engines or (("process",) if step.spares_spark else ("process", "spark"))
         deadline = time.monotonic() + LOOK_SECONDS
         while time.monotonic() < deadline:
             found = [

@@ -33,7 +33,9 @@ RECENT = 120  # chunks among which an operator chooses
 PROGRAMS_AT_ONCE = 2
 GLOBAL_LIMIT = 10
 
-RUNNING = "SELECT jobid, dataid FROM dataflow.attempt WHERE ended IS NULL ORDER BY attempt"
+RUNNING = (
+    "SELECT jobid, dataid FROM dataflow.attempt WHERE ended IS NULL AND jobid <> ALL (%s) ORDER BY attempt"
+)
 RESUBMIT = """
     UPDATE dataflow.datastatus SET status = 'RESUBMIT'
     WHERE datasetid = %s AND dataid = ANY (%s::text[]) AND locktype = 'OUT'
@@ -49,8 +51,17 @@ class Operators(ABC):
     @abstractmethod
     def later(self, seconds: float, action: Callable[[], object]) -> None: ...
 
-    def _branch(self, step: Step, pick: int = 2) -> Branch:
-        return step.choose(self.stage.branches, pick)
+    def _branch(self, step: Step) -> Branch:
+        quick = [branch for branch in self.stage.branches if branch.engine != "spark"]
+        return step.choose(quick if step.spares_spark else self.stage.branches, 2)
+
+    def _running(self, step: Step) -> tuple[str, str] | None:
+        """A run that is being executed."""
+        slow = [
+            branch.jobs for branch in self.stage.branches if branch.engine == "spark" and step.spares_spark
+        ]
+        found = self.stage.rows(RUNNING, [job for jobs in slow for job in jobs])
+        return step.choose(found) if found else None
 
     def _chunk(self, step: Step) -> tuple[str, int]:
         """A recent one, of any dataset of any flow, whether it is there or not."""
@@ -60,7 +71,7 @@ class Operators(ABC):
         return f"{branch.prefix}_{name}", max(0, fed - 1 - int(step.picks[1] * min(fed, RECENT)))
 
     def concurrency(self, step: Step) -> bool:
-        """Between claims, so that history is exact; now and then at any moment, and what is too much is cancelled."""
+        """Between claims, so that history is exact; now and then what is too much is cancelled."""
         jobs = [f"job:{job}" for branch in self.stage.branches for job in branch.jobs]
         scopes = ["global", *jobs, *(f"daemon:{daemon.name}" for daemon in self.stage.daemons)]
         scope = step.choose(scopes) if step.picks[2] < 0.5 else "global"
@@ -104,17 +115,15 @@ class Operators(ABC):
         return bool(self.stage.rows("SELECT * FROM dataflow.resubmit(%s, %s)", selector, step.picks[3] < 0.5))
 
     def cancel(self, step: Step) -> bool:
-        running = self.stage.rows(RUNNING)
-        if not running:
-            return False
-        return bool(self.stage.value("SELECT dataflow.cancel(%s, %s)", *step.choose(running)))
+        running = self._running(step)
+        return running is not None and bool(self.stage.value("SELECT dataflow.cancel(%s, %s)", *running))
 
     def sql_update(self, step: Step) -> bool:
         """In the middle of everything: chunks that are READY, FAILED, or being written at this moment."""
         dataset, number = self._chunk(step)
         dataids = [str(number + more) for more in range(step.whole(1, 5, 3))]
-        if step.picks[3] < 0.5 and (running := self.stage.rows(RUNNING)):
-            jobid, dataid = step.choose(running)
+        if step.picks[3] < 0.5 and (running := self._running(step)):
+            jobid, dataid = running
             [[dataset]] = self.stage.rows(
                 "SELECT datasetid FROM dataflow.job_output WHERE jobid = %s ORDER BY datasetid LIMIT 1", jobid
             )

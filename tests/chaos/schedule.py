@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PICKS = 4
+PICKS = 5
+SPARK_SHARE = 0.2
 MEAN_PAUSE_SECONDS = 1.6
 LONGEST_PAUSE_SECONDS = 6.0
 
@@ -58,6 +59,11 @@ class Step:
     kind: str
     pause: float  # seconds before it
     picks: tuple[float, ...]
+
+    @property
+    def spares_spark(self) -> bool:
+        """Mostly: Spark takes a while to come to its work again, and would never do any."""
+        return self.picks[-1] > SPARK_SHARE
 
     def choose(self, targets: Sequence[T], pick: int = 0) -> T:
         return targets[int(self.picks[pick] * len(targets))]
