@@ -29,7 +29,7 @@ WEIGHTS = {
     "daemon_freeze": 3,
     "runner_kill": 12,
     "runner_freeze": 6,
-    "jvm_kill": 2,
+    "jvm_kill": 1,
     "server_fast": 2,
     "server_immediate": 2,
     "server_kill": 2,
