@@ -285,7 +285,7 @@ def find_faketime() -> Path | None:
 def small_disk(path: Path) -> Iterator[bool]:
     """A disk that can be filled; where nothing may be mounted, an ordinary directory, and False."""
     path.mkdir()
-    mounted = (
+    mounted = shutil.which("mount") is not None and (
         subprocess.run(
             ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "chaos", str(path)],
             capture_output=True,
