@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := .ci/constraints.txt
 NAME ?= all
+MINUTES ?= 10
+SEED ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
-.PHONY: help install test lint format demo example bench lock clean
+.PHONY: help install test lint format demo example bench chaos lock clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
@@ -43,6 +45,9 @@ bench: install   ## measure; NAME=claim for one; all of them are kept in docs/, 
 	$(PIP) --editable '.[bench]'
 	$(BIN)/python -m tests.bench $(NAME) $(if $(filter all,$(NAME)),--keep docs)
 	$(if $(filter all,$(NAME)),$(BIN)/python -m tests.unit.test_readme)
+
+chaos: install   ## break a real pipeline for MINUTES=10 by a schedule that SEED=n decides, and check what is left
+	$(BIN)/python -m tests.chaos --spark --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --report chaos-report.json
 
 lock: install    ## renew the constraints file from pyproject.toml
 	$(PIP) uv

@@ -37,6 +37,7 @@ BATCH = 500
 CLOCKS = timedelta(minutes=5)  # by which the clocks of the database and of the file system may differ
 REMOVING = ".dataflow-removing-"
 HALF_REMOVED = "HALF_REMOVED"
+GONE = "is gone"  # somebody else has removed it meanwhile
 FORGOTTEN = "FORGOTTEN"  # as dataflow.collect says
 _ATTEMPT = re.compile(rf"(?P<half>{re.escape(REMOVING)})?attempt=(?P<attempt>[1-9][0-9]{{0,17}})")
 _DATAID = r"[A-Za-z0-9_:+=][A-Za-z0-9._:+=-]{0,127}"
@@ -170,7 +171,7 @@ def remove(garbage: Garbage) -> Removed:
                 os.rename(found.names[-1], name, src_dir_fd=parent, dst_dir_fd=parent)
             shutil.rmtree(name, dir_fd=parent)
     except FileNotFoundError:
-        return Removed(is_removed=False, why_not="is gone")
+        return Removed(is_removed=False, why_not=GONE)
     except (OSError, AttemptError) as error:
         return Removed(is_removed=False, why_not=str(error))
     return Removed(is_removed=True, bytes=total)

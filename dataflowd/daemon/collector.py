@@ -48,7 +48,7 @@ async def collect(state: State) -> None:
         for garbage in gc.judged(batch, said):
             done = await anyio.to_thread.run_sync(gc.remove, garbage)
             removed, total = removed + done.is_removed, total + done.bytes
-            if not done.is_removed:
+            if not done.is_removed and done.why_not != gc.GONE:
                 _log.warning("gc.kept", path=str(garbage.found.path), why=done.why_not)
     _log.info("gc.done", removed=removed, bytes=total)
 

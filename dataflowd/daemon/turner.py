@@ -39,7 +39,8 @@ async def run(state: State) -> None:
                 due = time.monotonic() + (state.settings.gc_interval or state.settings.poll)
             await turn_all(state)
         except (psycopg.Error, LostLinkError) as error:
-            _log.info("path.postponed", error=str(error).strip())
+            _log.info("path.postponed", error=str(error).strip() or "no answer")
+            due = max(due, time.monotonic() + AGAIN_SECONDS)
         rest = max(0.0, due - time.monotonic())
         await state.turn.wait(min(rest, AGAIN_SECONDS) if state.to_turn else rest)
 

@@ -67,6 +67,8 @@ class CommandEngine:
         self._settings = settings
         self._declared = declared
         self._orders = orders
+        # Of attempts whose daemon was killed; their processes died with it.
+        supervise.remove_leftovers(settings.data_dir / "run", PREFIX)
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
@@ -165,6 +167,9 @@ class CommandEngine:
                     group.cancel_scope.cancel()
             except anyio.get_cancelled_exc_class():
                 await child.terminate(GRACE_SECONDS)
+                # It may have begun without our having heard of it, and written.
+                if not begun.is_set() and not said + _rest(receive.fileno()):
+                    on_start()
                 raise
             said += _rest(receive.fileno())
         if said:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from dataflowd import account, log, supervise
-from dataflowd.engine import command, submit
+from dataflowd.engine import submit
 from dataflowd.keyfile import KeySource
 from dataflowd.runner import secrets as credentials
 from dataflowd.runner import session, submitted, wire
@@ -265,10 +265,9 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 
 def remove_leftovers(settings: Settings) -> None:
-    """Directories of attempts and runners whose daemon was killed; their processes died with it."""
+    """Directories of runners whose daemon was killed; their processes died with it."""
     for parent in (settings.data_dir / "run", Path(tempfile.gettempdir())):
-        for prefix in (PREFIX, command.PREFIX):
-            supervise.remove_leftovers(parent, prefix)
+        supervise.remove_leftovers(parent, PREFIX)
 
 
 def _directory(settings: Settings) -> Path:

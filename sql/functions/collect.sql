@@ -67,11 +67,11 @@ COMMENT ON FUNCTION dataflow.collect(text[], text[], bigint[], interval, interva
     'Which of these directories (dataset, dataid, attempt) nobody needs: of attempts that published nothing and ended longer than grace ago, of versions that were superseded longer than retention ago and are not being read, and of what was deleted. claimed and written_until bound when the attempt can have written it. dry_run => false also marks superseded versions as collected';
 
 -- An attempt that failed before its code began has written nothing: what lies under its number is somebody else's. Of one
--- that was lost or cancelled nobody knows.
+-- that was lost or cancelled nobody knows; and one that was stopped and given back may have begun without having told it.
 CREATE OR REPLACE FUNCTION dataflow._may_have_written(outcome text, started timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT started IS NOT NULL OR outcome IN ('LOST', 'CANCELLED') $$;
+AS $$ SELECT started IS NOT NULL OR outcome IN ('LOST', 'CANCELLED', 'RETURNED') $$;
 
 -- A runner that was lost or cancelled may have lived on and written later.
 CREATE OR REPLACE FUNCTION dataflow._written_until(outcome text, ended timestamptz) RETURNS timestamptz

@@ -93,6 +93,8 @@ def test_a_killed_daemon_takes_its_processes_along_and_its_restart_goes_on_at_on
     eventually(lambda: shop.count("READY") == 20)
     assert sorted(shop.outcomes()) == ["DONE"] * 20 + ["LOST"] * 8
     assert shop.value("SELECT max(tries) FROM dataflow.attempt") == 1
+    # What the killed one had in its data directory is gone too.
+    eventually(lambda: not list((tmp_path / "dataflowd" / "run").iterdir()))
 
 
 def test_a_daemon_that_is_killed_again_and_again_loses_nothing_and_does_nothing_twice(
@@ -285,6 +287,19 @@ def test_results_are_kept_while_the_database_is_away(
     daemon.said("lease.retaken")
     eventually(lambda: shop.count("READY") == 4)
     assert shop.outcomes() == ["DONE"] * 4
+
+
+def test_no_service_spins_while_the_database_is_away(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay
+) -> None:
+    shop.job("true")
+    often = {"DATAFLOW_GC_INTERVAL": "1", "DATAFLOW_POLL": "1", "DATAFLOW_LEASE": "30"}
+    daemon = start_daemon(env=often | {"DATAFLOW_DSN": wire.dsn})
+    wire.refuse()
+    daemon.said("path.postponed")
+    daemon.said("lease.unproven", times=8)
+    said = Counter(event["event"] for event in daemon.events())
+    assert {name: times for name, times in said.items() if times > 50} == {}
 
 
 def test_a_run_that_was_rescued_meanwhile_is_stopped(

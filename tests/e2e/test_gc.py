@@ -80,7 +80,8 @@ def test_only_the_dead_are_collected_and_only_after_the_grace(
     attempts = {attempt.dataid: attempt for attempt in daemon.claim()}
     written = {dataid: write(root, attempt) for dataid, attempt in attempts.items()}
     daemon.fail(attempts["failed"], started=BEGAN)
-    daemon.finish(attempts["returned"], outcome="RETURNED", started=BEGAN)
+    # Stopped before its daemon had heard that it began.
+    daemon.finish(attempts["returned"], outcome="RETURNED")
     daemon.fail(attempts["unstarted"])
     daemon.finish(attempts["done"], started=BEGAN, outputs={"out": {"location": str(written["done"])}})
     other = root / "out" / "dataid=failed" / "attempt=999999"

@@ -1,0 +1,292 @@
+"""The hand: does to the stage what the schedule says, and puts right later what a person or a supervisor would.
+
+Each kind of fault is a method that takes the step and says whether it found a target. What has to be undone (a frozen
+process, a silent wire, a full disk, a chunk on hold) is noted with its time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tests.chaos import processes
+from tests.chaos import stage as stages
+from tests.chaos.operators import GLOBAL_LIMIT, Operators
+from tests.chaos.stage import LEASE_SECONDS, Daemon, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.chaos.schedule import Step
+
+LOOK_SECONDS = 1.0  # for a process that may be hit
+BALLAST_BYTES = (1 << 20, 1 << 12)  # large pieces, then the rest
+CLOCK_JUMPS = ("+3600", "-3600", "+86400", "-120", "+30", "+7")
+
+
+class Hand(Operators):
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self.done: Counter[str] = Counter()
+        self.without_target: Counter[str] = Counter()
+        self.unanswered: Counter[str] = Counter()
+        self.is_server_down = False
+        self._undo: list[tuple[float, int, Callable[[], object]]] = []
+        self._order = itertools.count()
+        self._disturbed: set[str] = set()
+        self._frozen: set[int] = set()
+
+    # --- in time ---
+
+    def do(self, step: Step) -> None:
+        try:
+            found = getattr(self, step.kind)(step)
+        except psycopg.ProgrammingError:
+            raise  # a mistake of ours, and no fault
+        except psycopg.Error:
+            self.unanswered[step.kind] += 1
+            return
+        if found:
+            self.done[step.kind] += 1
+        else:
+            self.without_target[step.kind] += 1
+
+    def undo_what_is_due(self) -> None:
+        while self._undo and self._undo[0][0] <= time.monotonic():
+            _, _, action = heapq.heappop(self._undo)
+            try:
+                action()
+            except psycopg.Error:
+                self.later(1.0, action)
+
+    def mend(self) -> None:
+        """Faults are over: everything is put right, and the limits are wide again."""
+        if self.is_server_down:
+            self._start_server()
+        deadline = time.monotonic() + stages.END_SECONDS
+        while self._undo:
+            due, number, action = heapq.heappop(self._undo)
+            try:
+                action()
+            except psycopg.Error:
+                if time.monotonic() > deadline:
+                    raise
+                heapq.heappush(self._undo, (due, number, action))
+                time.sleep(stages.POLL_SECONDS)
+        for daemon in self.stage.daemons:
+            daemon.wire.resume()
+        self.stage.rows("UPDATE dataflow.control SET paused = false WHERE paused")
+        self.stage.between_claims("UPDATE dataflow.control SET concurrency = NULL WHERE scope <> 'global'")
+        self.stage.between_claims("SELECT dataflow.set_concurrency('global', %s)", GLOBAL_LIMIT)
+        self.stage.rows(
+            "SELECT dataflow.release(datasetid, dataid) FROM dataflow.datastatus"
+            " WHERE locktype = 'OUT' AND status IN ('HOLD', 'PENDING')"
+        )
+
+    def later(self, seconds: float, action: Callable[[], object]) -> None:
+        heapq.heappush(self._undo, (time.monotonic() + seconds, next(self._order), action))
+
+    # --- daemons and runners ---
+
+    def _daemon(self, step: Step) -> Daemon | None:
+        spared = "spark" if step.spares_spark else ""
+        alive = [
+            daemon
+            for daemon in self.stage.daemons
+            if daemon.process is not None and not daemon.is_frozen and daemon.branch.engine != spared
+        ]
+        return step.choose(alive) if alive else None
+
+    def daemon_kill(self, step: Step) -> bool:
+        daemon = self._daemon(step)
+        if daemon is None:
+            return False
+        daemon.down_until = time.monotonic() + step.between(0, 8)
+        return daemon.signal(signal.SIGKILL)
+
+    def daemon_restart(self, step: Step) -> bool:
+        """As systemd stops it; now and then by somebody in a hurry."""
+        daemon = self._daemon(step)
+        if daemon is None or not daemon.signal(signal.SIGTERM):
+            return False
+        if step.picks[2] < 0.3:
+            self.later(0.5, lambda: daemon.signal(signal.SIGTERM))
+        return True
+
+    def daemon_freeze(self, step: Step) -> bool:
+        return self._freeze(self._daemon(step), step.between(0.5, LEASE_SECONDS * 1.5))
+
+    def daemon_zombie(self, step: Step) -> bool:
+        """Longer than its lease, and its sessions die meanwhile: when it wakes, others have its runs."""
+        daemon = self._daemon(step)
+        if daemon is None or not self._freeze(daemon, daemon.lease * step.between(1.2, 2.5)):
+            return False
+        daemon.wire.reset()
+        return True
+
+    def _freeze(self, daemon: Daemon | None, seconds: float) -> bool:
+        if daemon is None or not daemon.signal(signal.SIGSTOP):
+            return False
+        frozen = daemon.process
+        daemon.is_frozen = True
+
+        def thaw() -> None:
+            if daemon.process is frozen:
+                daemon.signal(signal.SIGCONT)
+                daemon.is_frozen = False
+
+        self.later(seconds, thaw)
+        return True
+
+    def _runner(self, step: Step, engines: tuple[str, ...] = ()) -> int | None:
+        engines = engines or (("process",) if step.spares_spark else ("process", "spark"))
+        deadline = time.monotonic() + LOOK_SECONDS
+        while time.monotonic() < deadline:
+            found = [
+                pid
+                for daemon in self.stage.daemons
+                if daemon.branch.engine in engines
+                for pid in daemon.children()
+            ]
+            if found:
+                return step.choose(found)
+            time.sleep(stages.POLL_SECONDS)
+        return None
+
+    def runner_kill(self, step: Step) -> bool:
+        """The leader alone, or all of its session."""
+        leader = self._runner(step)
+        if leader is None:
+            return False
+        for pid in [leader] if step.picks[1] < 0.5 else processes.in_session(leader):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return True
+
+    def jvm_kill(self, step: Step) -> bool:
+        leader = self._runner(step, ("spark",))
+        found = (
+            [pid for pid in processes.in_session(leader) if "java" in processes.command(pid)]
+            if leader
+            else []
+        )
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(found)
+
+    def runner_freeze(self, step: Step) -> bool:
+        leader = self._runner(step)
+        if leader is None or leader in self._frozen:
+            return False
+        with suppress(ProcessLookupError):
+            os.killpg(leader, signal.SIGSTOP)
+        self._frozen.add(leader)
+
+        def thaw() -> None:
+            self._frozen.discard(leader)
+            # The number may be another's by now; its session tells.
+            if processes.in_session(leader):
+                with suppress(ProcessLookupError):
+                    os.killpg(leader, signal.SIGCONT)
+
+        self.later(step.between(0.5, LEASE_SECONDS * 1.5), thaw)
+        return True
+
+    # --- the server ---
+
+    def server_fast(self, step: Step) -> bool:
+        return self._stop_server(signal.SIGINT, step)
+
+    def server_immediate(self, step: Step) -> bool:
+        return self._stop_server(signal.SIGQUIT, step)
+
+    def server_kill(self, step: Step) -> bool:
+        return self._stop_server(signal.SIGKILL, step)
+
+    def _stop_server(self, number: signal.Signals, step: Step) -> bool:
+        if self.is_server_down or not self.stage.stop_server(number):
+            return False
+        self.is_server_down = True
+        self.later(step.between(0, LEASE_SECONDS), self._start_server)
+        return True
+
+    def _start_server(self) -> None:
+        if self.is_server_down:
+            self.stage.start_server()
+            self.is_server_down = False
+
+    def session_terminate(self, step: Step) -> bool:
+        found = self.stage.rows(
+            "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'dataflowd %' ORDER BY application_name, pid"
+        )
+        if not found:
+            return False
+        [pid] = step.choose(found)
+        return bool(self.stage.value("SELECT pg_terminate_backend(%s)", pid))
+
+    # --- wires ---
+
+    def _disturb(self, step: Step, disturb: Callable[[Daemon], None], seconds: float) -> bool:
+        daemon = step.choose(self.stage.daemons)
+        if daemon.name in self._disturbed:
+            return False
+        disturb(daemon)
+        self._disturbed.add(daemon.name)
+
+        def resume() -> None:
+            daemon.wire.resume()
+            self._disturbed.discard(daemon.name)
+
+        self.later(seconds, resume)
+        return True
+
+    def wire_blackhole(self, step: Step) -> bool:
+        return self._disturb(step, lambda d: d.wire.blackhole(), step.between(0.5, LEASE_SECONDS * 1.5))
+
+    def wire_refuse(self, step: Step) -> bool:
+        return self._disturb(step, lambda d: d.wire.refuse(), step.between(0.5, LEASE_SECONDS * 1.5))
+
+    def wire_delay(self, step: Step) -> bool:
+        seconds = step.between(0.05, 0.8, 2)
+        return self._disturb(step, lambda d: d.wire.delay(seconds), step.between(1, 8))
+
+    def wire_deaf(self, step: Step) -> bool:
+        return self._disturb(step, lambda d: d.wire.deafen(), step.between(1, 8))
+
+    def wire_reset(self, step: Step) -> bool:
+        step.choose(self.stage.daemons).wire.reset()
+        return True
+
+    # --- the host ---
+
+    def disk_full(self, step: Step) -> bool:
+        ballast = self.stage.data / "ballast"
+        if not self.stage.has_small_disk or ballast.exists():
+            return False
+        with ballast.open("wb") as file:
+            for piece in BALLAST_BYTES:
+                with suppress(OSError):
+                    for start in itertools.count(os.fstat(file.fileno()).st_size, piece):
+                        os.posix_fallocate(file.fileno(), start, piece)
+        self.later(step.between(1, 6), lambda: ballast.unlink(missing_ok=True))
+        return True
+
+    def clock_jump(self, step: Step) -> bool:
+        [*faked] = [daemon for daemon in self.stage.daemons if daemon.clock is not None]
+        if not faked:
+            return False
+        daemon = step.choose(faked)
+        assert daemon.clock is not None
+        clock = daemon.clock
+        clock.write_text(step.choose(CLOCK_JUMPS, 2), encoding="ascii")
+        self.later(step.between(2, 15), lambda: clock.write_text("+0", encoding="ascii"))
+        return True

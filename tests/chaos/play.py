@@ -1,0 +1,222 @@
+"""A run of chaos from beginning to end: feed and hurt, mend, drain, stop, look.
+
+While the faults go on there is always work. Then everything is put right once, and from there the pipeline has to come to
+rest by itself, with every chunk READY; only what has failed is resubmitted, as an operator would.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tests.chaos import history, remains, schedule
+from tests.chaos import stage as stages
+from tests.chaos.hand import Hand
+from tests.chaos.operators import GLOBAL_LIMIT
+from tests.chaos.report import Report
+from tests.chaos.verdict import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.chaos.history import History
+    from tests.chaos.pipeline import Branch
+    from tests.chaos.stage import Stage
+
+TICK_SECONDS = 0.05
+FEED_SECONDS = 1.0
+RECOVER_SECONDS = 8.0  # between an operator's looks for what has failed
+GC_SECONDS = 600
+# Runs that wait, below which more chunks arrive.
+ENOUGH = {"process": 12, "noop": 40, "spark": 3}
+SHOWN = 20
+
+OPEN = """
+    SELECT count(*) FROM dataflow.datastatus WHERE locktype = 'OUT' AND datasetid = ANY (%s) AND status <> 'READY'
+"""
+QUEUED = "SELECT count(*) FROM dataflow.work WHERE jobid = ANY (%s)"
+LIVE = "SELECT count(*) FROM dataflow.attempt WHERE ended IS NULL"
+RECOVER = """SELECT count(*) FROM dataflow.resubmit('{"status": "FAILED"}')"""
+
+
+@dataclass(frozen=True)
+class Options:
+    seed: int
+    minutes: float
+    engines: tuple[str, ...]
+    daemons: int = 2
+    windows: int = 6  # of raw chunks that are there at the start
+    mean_pause: float = schedule.MEAN_PAUSE_SECONDS
+    drain_minutes: float = 15.0
+    keep: bool = False
+    say: Callable[[str], None] = print
+
+
+def run(options: Options) -> Report:
+    began = time.monotonic()
+    report = Report(options.seed, options.minutes, list(options.engines))
+    found: list[Violation] = []
+    with stages.opened(options.engines, options.daemons, keep=options.keep) as stage:
+        options.say(f"chaos: seed {options.seed}, stage {stage.directory}")
+        report.not_to_be_had = _not_to_be_had(stage, options)
+        hand = Hand(stage)
+        _hurt(stage, hand, options)
+        options.say("chaos: faults are over, waiting for the pipeline to drain")
+        mended = time.monotonic()
+        hand.mend()
+        found += _drain(stage, hand, options.drain_minutes * 60)
+        report.drain_seconds = round(time.monotonic() - mended, 1)
+        found += [Violation("program_stuck", each) for each in hand.await_programs()]
+        found += remains.queue(stage)
+        found += [Violation("daemon_ended_badly", each) for each in stage.stop_daemons()]
+        found += remains.leftovers(stage)
+        with stage.connect() as connection:
+            connection.execute("SET statement_timeout = 0")
+            story = history.load(connection)
+        found += remains.judged(story, stage, hand.acknowledged)
+        found += remains.directories(stage, story)
+        found += remains.crashes(stage)
+        _fill(report, story, stage, hand)
+        if options.keep:
+            options.say(f"chaos: everything is kept in {stage.directory}")
+            shutil.copytree(stage.data, stage.directory / "data.kept", ignore_dangling_symlinks=True)
+    report.violations = [vars(each) for each in found]
+    report.seconds = round(time.monotonic() - began, 1)
+    return report
+
+
+def _not_to_be_had(stage: Stage, options: Options) -> list[str]:
+    missing = []
+    if not stage.has_small_disk:
+        missing.append("disk_full: not here, nothing may be mounted")
+    if stage.faketime is None or "process" not in options.engines:
+        missing.append("clock_jump: not here, there is no libfaketime")
+    if "spark" not in options.engines:
+        missing.append("jvm_kill: not without --spark")
+    return missing
+
+
+def _hurt(stage: Stage, hand: Hand, options: Options) -> None:
+    stage.between_claims("SELECT dataflow.set_concurrency('global', %s)", GLOBAL_LIMIT)
+    for branch in stage.branches:
+        stage.feed(branch, options.windows if branch.engine != "spark" else 2)
+    steps = schedule.steps(options.seed, options.mean_pause)
+    step = next(steps)
+    start = time.monotonic()
+    due, fed, recovered, said = start + step.pause, start, start, start
+    while (now := time.monotonic()) < start + options.minutes * 60:
+        hand.undo_what_is_due()
+        stage.look()
+        if now >= due:
+            hand.do(step)
+            step = next(steps)
+            due = time.monotonic() + step.pause
+        if now >= fed + FEED_SECONDS:
+            _feed(stage)
+            fed = now
+        if now >= recovered + RECOVER_SECONDS:
+            _try(lambda: stage.rows(RECOVER))
+            recovered = now
+        if now >= said + 60:
+            options.say(
+                f"chaos: {(now - start) / 60:.0f} min, {sum(hand.done.values())} faults, {_progress(stage)}"
+            )
+            said = now
+        time.sleep(TICK_SECONDS)
+
+
+def _feed(stage: Stage) -> None:
+    for branch in stage.branches:
+        _try(lambda: _feed_branch(stage, branch))  # noqa: B023 - it is called before the next turn
+
+
+def _feed_branch(stage: Stage, branch: Branch) -> None:
+    if branch.unregistered or stage.value(QUEUED, branch.jobs) < ENOUGH[branch.engine]:
+        stage.feed(branch, 1)
+
+
+def _try(action: Callable[[], object]) -> None:
+    """What an operator does while the server is away, or the disk is full, he does again later."""
+    try:
+        action()
+    except (psycopg.Error, OSError):
+        return
+
+
+def _progress(stage: Stage) -> str:
+    parts = []
+    for branch in stage.branches:
+        try:
+            parts.append(
+                f"{branch.name}: {branch.fed} chunks arrived, {stage.value(OPEN, branch.datasets)} open"
+            )
+        except psycopg.Error:
+            parts.append(f"{branch.name}: the server is away")
+    return "; ".join(parts)
+
+
+def _drain(stage: Stage, hand: Hand, seconds: float) -> list[Violation]:
+    """Until all that is expected is READY, nothing runs and nothing is queued."""
+    deadline = time.monotonic() + seconds
+    recovered = 0.0
+    while time.monotonic() < deadline:
+        stage.look()
+        hand.undo_what_is_due()
+        if time.monotonic() > recovered + RECOVER_SECONDS:
+            for branch in stage.branches:
+                if branch.unregistered:
+                    stage.feed(branch, 0)
+            stage.rows(RECOVER)
+            _release_what_came_late(stage)
+            recovered = time.monotonic()
+        if all(_is_drained(stage, branch) for branch in stage.branches) and not stage.value(LIVE):
+            return []
+        time.sleep(stages.POLL_SECONDS * 10)
+    return [Violation("did_not_drain", each) for each in _why(stage)] or [
+        Violation("did_not_drain", "work is left")
+    ]
+
+
+def _release_what_came_late(stage: Stage) -> None:
+    """A dataflowctl that was started before the end may hold a chunk after it."""
+    if not any(process.poll() is None for _, process in stage.commands):
+        stage.rows(
+            "SELECT dataflow.release(datasetid, dataid) FROM dataflow.datastatus"
+            " WHERE locktype = 'OUT' AND status IN ('HOLD', 'PENDING')"
+        )
+
+
+def _is_drained(stage: Stage, branch: Branch) -> bool:
+    made = stage.value(
+        "SELECT count(*) FROM dataflow.datastatus WHERE locktype = 'OUT' AND datasetid = ANY (%s) AND status = 'READY'",
+        branch.datasets,
+    )
+    return bool(made == len(branch.expected_chunks())) and not stage.value(QUEUED, branch.jobs)
+
+
+def _why(stage: Stage) -> list[str]:
+    found = stage.rows(
+        "SELECT format('%s/%s is %s (%s)', s.datasetid, s.dataid, s.status, s.reason) FROM dataflow.datastatus s"
+        " WHERE s.locktype = 'OUT' AND s.status <> 'READY' ORDER BY s.modified LIMIT 10"
+    )
+    return [text for [text] in found]
+
+
+def _fill(report: Report, story: History, stage: Stage, hand: Hand) -> None:
+    report.faults = dict(sorted(hand.done.items()))
+    report.without_target = dict(hand.without_target)
+    report.unanswered = dict(hand.unanswered)
+    report.chunks = len(story.statuses)
+    report.runs = len({attempt.run for attempt in story.attempts.values()})
+    report.attempts = dict(Counter(attempt.outcome or "LIVE" for attempt in story.attempts.values()))
+    report.rescues = report.attempts.get("LOST", 0)
+    report.publications = len(story.manifests)
+    report.versions_compared = sum(m.location is not None and not m.is_collected for m in story.manifests)
+    report.daemon_starts = sum(daemon.starts for daemon in stage.daemons)
+    report.code_versions = sum(branch.version for branch in stage.branches)
+    report.operator_programs = len(stage.commands)

@@ -1,0 +1,36 @@
+"""What the kernel tells about processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def in_session(leader: int) -> list[int]:
+    """The processes of a session, its leader included."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            fields = _text(path / "stat").rpartition(")")[2].split()
+            if fields and fields[0] not in "ZX" and int(fields[3]) == leader:
+                found.append(int(path.name))
+    return found
+
+
+def state(pid: int) -> str:
+    return (_text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split() or ["X"])[0]
+
+
+def command(pid: int) -> str:
+    return f"{pid} {_text(Path(f'/proc/{pid}/cmdline')).replace(chr(0), ' ').strip() or '?'}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def children_of(pid: int | str) -> set[int]:
+    listed = [_text(path) for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return {int(child) for children in listed for child in children.split()}

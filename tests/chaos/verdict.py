@@ -1,0 +1,292 @@
+"""The checks: from the data itself, after the faults are over, each violation with a name.
+
+A production is what one intent owes: the first arrival of a run's inputs, or an operator's RESUBMIT. For each there is
+one published version and not two, made by an attempt that was DONE; its rows are what a straight computation gives from
+the versions that the attempt was given, which were READY when it was claimed and were not rewritten while it read.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from tests.chaos.pipeline import computed, step_of
+from tests.chaos.stage import HAND
+from tests.chaos.steps import Rows, raw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from tests.chaos.history import Attempt, Chunk, Control, Event, History, Manifest
+
+DAEMON = "dataflowd "
+# dataflowctl changes a limit at any moment: a claim that began before may still go by the old one.
+UNORDERED = timedelta(seconds=10)
+NEVER = datetime.max.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Violation:
+    kind: str
+    what: str
+
+
+def productions(history: History) -> Iterator[Violation]:
+    """Every intent has one publication, and no publication is without one."""
+    job_of = {dataset: job for job, datasets in history.outputs.items() for dataset in datasets}
+    runs: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event in history.events:
+        if event.datasetid in job_of:
+            runs[job_of[event.datasetid], event.dataid].append(event)
+    for run, events in runs.items():
+        yield from _produced(run, events)
+
+
+def _produced(run: tuple[str, str], events: list[Event]) -> Iterator[Violation]:
+    is_owed, published = True, None
+    for event in events:
+        if event.was == "RUNNING" and event.now == "READY":
+            # Another output of the same attempt is the same publication.
+            if published != event.attempt and not is_owed:
+                yield Violation(
+                    "published_twice", f"{_name(run)} by attempt {event.attempt}, which nobody asked for"
+                )
+            is_owed, published = False, event.attempt
+        elif event.now in {"RESUBMIT", "FAILED", None}:
+            if event.was == "READY" and event.application.startswith(DAEMON):
+                yield Violation(
+                    "taken_back",
+                    f"{_name(event.chunk)} was READY, and {event.application} made it {event.now}",
+                )
+            is_owed = True
+        elif event.now == "READY" and event.was not in {"HOLD", "PENDING"}:
+            yield Violation("published_by_nobody", f"{_name(event.chunk)} became READY from {event.was}")
+    if is_owed:
+        yield Violation("never_published", _name(run))
+
+
+def pointers(history: History) -> Iterator[Violation]:
+    """Each chunk's versions are counted without a gap, one DONE attempt each, and the pointer is at the last."""
+    versions: dict[Chunk, list[Manifest]] = defaultdict(list)
+    made: Counter[tuple[int, str]] = Counter()
+    for manifest in history.manifests:
+        versions[manifest.chunk].append(manifest)
+        made[manifest.attempt, manifest.datasetid] += 1
+        attempt = history.attempts.get(manifest.attempt)
+        if attempt is None or attempt.outcome != "DONE" or attempt.dataid != manifest.dataid:
+            how = attempt.outcome if attempt else "unknown"
+            yield Violation(
+                "published_by_other",
+                f"{_name(manifest.chunk)} version {manifest.version} is of attempt {manifest.attempt}, which is {how}",
+            )
+    for attempt in history.attempts.values():
+        for dataset in history.outputs[attempt.jobid] if attempt.outcome == "DONE" else []:
+            if made[attempt.attempt, dataset] != 1:
+                yield Violation(
+                    "published_twice",
+                    f"attempt {attempt.attempt} published {made[attempt.attempt, dataset]} versions of {dataset}/{attempt.dataid}",
+                )
+    for chunk, found in versions.items():
+        numbers = [manifest.version for manifest in found]
+        status = history.statuses.get(chunk)
+        if numbers != list(range(1, len(numbers) + 1)):
+            yield Violation("versions_broken", f"{_name(chunk)} has the versions {numbers}")
+        if status is None or status.version != numbers[-1] or status.manifest != numbers[-1]:
+            yield Violation("pointer_astray", f"{_name(chunk)} has {len(numbers)} versions and is {status}")
+
+
+def completeness(history: History, expected: Iterable[Chunk]) -> Iterator[Violation]:
+    for chunk in sorted(expected):
+        status = history.statuses.get(chunk)
+        if status is None or status.status != "READY":
+            yield Violation("not_ready", f"{_name(chunk)} is {status or 'not there'}")
+
+
+def acknowledged(history: History, confirmed: Counter[Chunk]) -> Iterator[Violation]:
+    """What the server confirmed to an operator has happened, whatever became of the server."""
+    seen = Counter(
+        event.chunk for event in history.events if event.now == "RESUBMIT" and event.application == HAND
+    )
+    for chunk, times in confirmed.items():
+        if seen[chunk] < times:
+            yield Violation(
+                "intent_lost",
+                f"{_name(chunk)} was resubmitted {times} times, history knows of {seen[chunk]}",
+            )
+
+
+class Straight:
+    """The rows of any published version, computed in one thread from what came from outside."""
+
+    def __init__(self, history: History, version_of: Callable[[str, str | None], int | None]) -> None:
+        self._history = history
+        self._version_of = version_of
+        self._manifests = {(m.datasetid, m.dataid, m.version): m for m in history.manifests}
+        self._made: dict[int, dict[str, Rows]] = {}  # attempt -> output -> rows
+
+    def rows(self, dataset: str, dataid: str, version: int) -> Rows:
+        name = dataset.partition("_")[2]
+        if name == "raw":
+            return raw(int(dataid))
+        attempt = self._history.attempts[self._manifests[dataset, dataid, version].attempt]
+        if attempt.attempt not in self._made:
+            given: dict[str, dict[int, Rows]] = defaultdict(dict)
+            for key, used in attempt.inputs.items():
+                source, _, number = key.partition("/")
+                given[source.partition("_")[2]][int(number)] = self.rows(source, number, used)
+            code = self._version_of(attempt.jobid, attempt.code_hash)
+            if code is None:
+                raise LookupError(f"attempt {attempt.attempt} ran unknown code {attempt.code_hash}")
+            self._made[attempt.attempt] = computed(step_of(attempt.jobid), given, code)
+        return self._made[attempt.attempt][name]
+
+
+def contents(
+    history: History,
+    version_of: Callable[[str, str | None], int | None],
+    read: Callable[[Manifest], Rows | None],
+) -> Iterator[Violation]:
+    """Row by row, of every version whose rows are still there, superseded ones too. `read`: None if they are not."""
+    straight = Straight(history, version_of)
+    for manifest in history.manifests:
+        if manifest.location is None or manifest.is_collected:
+            continue
+        name = f"{_name(manifest.chunk)} version {manifest.version} of attempt {manifest.attempt}"
+        try:
+            wanted = sorted(straight.rows(manifest.datasetid, manifest.dataid, manifest.version))
+            there = read(manifest)
+        except (LookupError, ValueError, OSError) as error:
+            yield Violation("unreadable", f"{name}: {error!r}")
+            continue
+        if there is None:
+            continue
+        found = sorted(there)
+        if found != wanted:
+            yield Violation(
+                "wrong_content", f"{name} has {found[:3]}..., straight computation gives {wanted[:3]}..."
+            )
+        if manifest.rows is not None and manifest.rows != len(wanted):
+            yield Violation("wrong_count", f"{name} counts {manifest.rows} rows, there are {len(wanted)}")
+
+
+def inputs(history: History) -> Iterator[Violation]:
+    """What an attempt was given was READY, and that version, at its claim; and nobody rewrote it while it was read."""
+    lines: dict[Chunk, tuple[list[datetime], list[str | None], list[int]]] = {}
+    for chunk, events in history.by_chunk.items():
+        counts, count = [], 0
+        for event in events:
+            count += event.was == "RUNNING" and event.now == "READY"
+            counts.append(count)
+        lines[chunk] = [event.at for event in events], [event.now for event in events], counts
+    for attempt in history.attempts.values():
+        for key, version in attempt.inputs.items():
+            dataset, _, dataid = key.partition("/")
+            times, states, counts = lines.get((dataset, dataid), ([], [], []))
+            place = bisect_right(times, attempt.claimed) - 1
+            what = f"attempt {attempt.attempt} of {_name(attempt.run)} was given {key} version {version}"
+            if place < 0 or states[place] != "READY":
+                yield Violation(
+                    "input_not_ready", f"{what}, which was {states[place] if place >= 0 else 'not there'}"
+                )
+            elif counts[place] and counts[place] != version:
+                yield Violation("input_not_current", f"{what}, and version {counts[place]} was published")
+            if attempt.outcome == "DONE" and attempt.ended is not None:
+                until = bisect_right(times, attempt.ended)
+                if "RUNNING" in states[place + 1 : until]:
+                    yield Violation("input_rewritten", f"{what}, and it was being rewritten meanwhile")
+
+
+def limits(history: History, declared: Mapping[str, int]) -> Iterator[Violation]:
+    """At each claim: what ran, itself included, against each limit of that moment. `declared`: of jobs by their flow."""
+    controls: dict[str, list[Control]] = defaultdict(list)
+    for control in history.controls:
+        controls[control.scope].append(control)
+    live: Counter[str] = Counter()
+    ends: list[tuple[datetime, int, list[str]]] = []
+    for attempt in sorted(history.attempts.values(), key=lambda each: each.claimed):
+        while ends and ends[0][0] <= attempt.claimed:
+            live.subtract(heapq.heappop(ends)[2])
+        scopes = ["global", f"job:{attempt.jobid}", f"daemon:{attempt.daemon}"]
+        live.update(scopes)
+        heapq.heappush(ends, (attempt.ended or NEVER, attempt.attempt, scopes))
+        for scope in scopes:
+            in_force = _in_force(controls[scope], attempt.claimed)
+            if in_force and all(control.is_paused for control in in_force):
+                yield Violation(
+                    "claimed_while_paused", f"attempt {attempt.attempt} of {_name(attempt.run)}, {scope}"
+                )
+            known = [
+                declared.get(scope) if each.concurrency is None else each.concurrency for each in in_force
+            ]
+            known = known or [declared.get(scope)]
+            if None not in known and live[scope] > max(each for each in known if each is not None):
+                yield Violation(
+                    "limit_exceeded",
+                    f"attempt {attempt.attempt} was the {live[scope]}th in {scope}, whose limit was {known}",
+                )
+
+
+def _in_force(controls: list[Control], moment: datetime) -> list[Control]:
+    """The last that was set before; and what it replaced, where it cannot be said which of them a claim saw."""
+    place = bisect_right([control.at for control in controls], moment)
+    found: list[Control] = []
+    while place > 0:
+        place -= 1
+        found.append(controls[place])
+        is_ordered = controls[place].application == HAND
+        if is_ordered or controls[place].at < moment - UNORDERED:
+            break
+    return found
+
+
+def overlaps(history: History) -> Iterator[Violation]:
+    """Never two live attempts for a run."""
+    runs: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
+    for attempt in history.attempts.values():
+        runs[attempt.run].append(attempt)
+    for run, attempts in runs.items():
+        attempts.sort(key=lambda each: each.number)
+        if [each.number for each in attempts] != list(range(1, len(attempts) + 1)):
+            yield Violation(
+                "history_broken", f"{_name(run)} has the attempts {[each.number for each in attempts]}"
+            )
+        for one, other in pairwise(attempts):
+            if one.ended is None or other.claimed < one.ended:
+                yield Violation("two_at_once", f"{_name(run)}: attempts {one.attempt} and {other.attempt}")
+
+
+def transitions(history: History) -> Iterator[Violation]:
+    """Each transition starts where the last one ended, the last one at what is stored."""
+    for chunk, events in history.by_chunk.items():
+        status = history.statuses.get(chunk)
+        if events[0].was is not None:
+            yield Violation("history_broken", f"{_name(chunk)} begins with {events[0]}")
+        if events[-1].now != (status.status if status else None):
+            yield Violation("history_broken", f"{_name(chunk)} is {status}, history says {events[-1].now}")
+        for one, other in pairwise(events):
+            if other.was != one.now:
+                yield Violation("history_broken", f"{_name(chunk)}: {one} is followed by {other}")
+    for chunk in history.statuses.keys() - history.by_chunk.keys():
+        yield Violation("history_broken", f"{_name(chunk)} has no history")
+
+
+def stories(history: History) -> Iterator[Violation]:
+    """Each attempt begins and ends in the history of each of its outputs."""
+    began = {(event.attempt, event.datasetid) for event in history.events if event.now == "RUNNING"}
+    ended = {(event.attempt, event.datasetid) for event in history.events if event.was == "RUNNING"}
+    for attempt in history.attempts.values():
+        for dataset in history.outputs[attempt.jobid]:
+            what = f"attempt {attempt.attempt} ({attempt.outcome}) of {_name(attempt.run)} on {dataset}"
+            if (attempt.attempt, dataset) not in began:
+                yield Violation("history_broken", f"no beginning of {what}")
+            if attempt.outcome and (attempt.attempt, dataset) not in ended:
+                yield Violation("history_broken", f"no end of {what}")
+
+
+def _name(parts: tuple[str, str]) -> str:
+    return "/".join(parts)
