@@ -427,6 +427,7 @@ KEYS: dict[str, Shape] = {
             "count": "integer",
             "bytes": "integer",
             "directories": "list of {dataset, dataid, attempt, why, since, path, bytes, kept}",
+            "temporary": "list",
             "skipped": "list of {dataset, location, why}",
         },
         is_list=False,

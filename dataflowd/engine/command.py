@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import anyio
 import anyio.to_thread
 
-from dataflowd import account, supervise
+from dataflowd import account, leftovers, supervise
 from dataflowd.attempt import done, failed, returned
 from dataflowd.embedded import java
 from dataflowd.engine import submit
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 EX_TEMPFAIL = 75
-PREFIX = "command"
 GRACE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 FAULT_BYTES = 65536
@@ -67,6 +66,7 @@ class CommandEngine:
         self._settings = settings
         self._declared = declared
         self._orders = orders
+        leftovers.remove(settings)
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
@@ -234,7 +234,7 @@ def _pipe() -> Iterator[tuple[Any, Any]]:
 @contextmanager
 def _scratch(settings: Settings) -> Iterator[Path]:
     """A directory of the attempt's own, gone with it."""
-    directory = supervise.own_directory(settings.data_dir / "run", PREFIX)
+    directory = supervise.own_directory(settings.data_dir / "run", leftovers.COMMAND)
     try:
         account.give(directory, settings.runner_user)
         yield directory

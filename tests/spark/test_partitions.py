@@ -168,7 +168,7 @@ def _pages(warehouse: Warehouse) -> int:
     return int(pages)
 
 
-def test_spark_reads_the_batches_of_a_table_in_parallel_parts(
+def test_spark_reads_ranges_in_parallel_parts_and_what_is_ranked_in_one(
     spark: SparkSession, warehouse: Warehouse
 ) -> None:
     dataset = fill(warehouse, ROWS)
@@ -178,13 +178,18 @@ def test_spark_reads_the_batches_of_a_table_in_parallel_parts(
         connection=dataset.connection,
         options={"partition_column": "id", "partitions": "2"},
     )
-    split = Split("p", ("name", "id"), "every", 3)
-    found: Counter[Any] = Counter()
-    for batch in split_table(warehouse, dataset, split):
-        chunk = Chunk(dataid=batch["dataid"], batch=Batch(columns=split.columns, bounds=batch["bounds"]))
-        frame = reading.read(spark.newSession(), parallel, [chunk], [warehouse.host])
-        found.update(tuple(row) for row in frame.collect())
-    assert found == Counter(ROWS)
+    for kind, parts in (("size", {1, 2}), ("every", {1})):
+        split = Split("p", ("name", "id"), kind, 3)  # type: ignore[arg-type]
+        found: Counter[Any] = Counter()
+        counted = set()
+        for batch in split_table(warehouse, dataset, split):
+            chunk = Chunk(dataid=batch["dataid"], batch=Batch(columns=split.columns, bounds=batch["bounds"]))
+            frame = reading.read(spark.newSession(), parallel, [chunk], [warehouse.host])
+            found.update(tuple(row) for row in frame.collect())
+            counted.add(frame.rdd.getNumPartitions())
+        assert found == Counter(ROWS)
+        # To find every 3rd record the server ranks all keys: once, not once for each part.
+        assert counted == parts
 
 
 @pytest.mark.parametrize(("kind", "size"), SPLITS)
