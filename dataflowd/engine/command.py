@@ -26,6 +26,7 @@ from dataflowd import account, leftovers, supervise
 from dataflowd.attempt import done, failed, returned
 from dataflowd.embedded import java
 from dataflowd.engine import submit
+from dataflowd.engine.compose import versions
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
 from dataflowd.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
@@ -97,7 +98,10 @@ class CommandEngine:
         await self._orders.close()
 
     async def reload(self) -> None:
-        """Each attempt reads its program anew."""
+        """Each attempt reads its program anew; that what other code has made is stale is known before."""
+        with suppress(DatabaseUnreachableError):
+            for flow in self._declared.flows.values():
+                await self._orders.tell(versions(flow))
 
     def _require_script(self, job: Job) -> None:
         if isinstance(job.code, str):
