@@ -314,6 +314,7 @@ KEYS: dict[str, Shape] = {
             "inputs": "list",
             "outputs": "list",
             "configuration": "object",
+            "sources": "list of {datasetid, format, place, hostname, partitionings}",
             "chunks": "object",
             "exceptions": "list of {code, attempts, last, error}",
             "quarantine": "object",
