@@ -99,8 +99,6 @@ def opened(dataset: Dataset, columns: Sequence[str], settings: Settings) -> Iter
 
 @contextmanager
 def _opened_table(dataset: Dataset, columns: Sequence[str], settings: Settings) -> Iterator[Source]:
-    import os  # noqa: PLC0415
-
     from psycopg import IsolationLevel  # noqa: PLC0415
 
     from dataflowd.keyfile import KeySource  # noqa: PLC0415
@@ -109,9 +107,11 @@ def _opened_table(dataset: Dataset, columns: Sequence[str], settings: Settings) 
     from dataflowd.tables.place import table_of  # noqa: PLC0415
     from dataflowd.tables.splitting import TableSource  # noqa: PLC0415
 
-    os.environ.update(secrets.offer(KeySource.of(settings)))
     hosts = settings.effective_allowed_hosts
-    with catalog.connection(table_of(dataset, hosts)) as connection:
+    with (
+        secrets.offered(KeySource.of(settings)),
+        catalog.connection(table_of(dataset, hosts)) as connection,
+    ):
         connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
         with connection.transaction():
             yield TableSource(connection, dataset, columns, hosts)

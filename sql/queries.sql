@@ -333,6 +333,9 @@ SELECT * FROM dataflow.next_inputs(%(jobid)s);
 -- partition_source: what is needed to reach a source
 SELECT dataflow._described(d) AS dataset FROM dataflow.dataset d WHERE d.datasetid = %(datasetid)s;
 
+-- delete_places: what is needed to reach the outputs of a job
+SELECT dataflow._described(d) AS dataset FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = %(jobid)s;
+
 -- partition_create: store a split and register its batches
 SELECT dataflow.create_partitioning(%(datasetid)s, %(name)s, %(columns)s::text[], %(kind)s, %(size)s, %(batches)s::jsonb, %(held)s) AS batches;
 

@@ -403,6 +403,7 @@ KEYS: dict[str, Shape] = {
             "count": "integer",
             "runs": "list of {dataid, status, chunks, attempts, versions, quarantined}",
             "directories": "list of {path, bytes, kept}",
+            "tables": "list of {dataset, rows}",
         },
         is_list=False,
     ),

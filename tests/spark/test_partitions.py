@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg import sql
+from psycopg import conninfo, sql
 
 from dataflowd import partition
 from dataflowd.errors import EXIT
@@ -220,7 +220,10 @@ def test_a_source_is_split_listed_and_forgotten_from_the_command_line(
         " VALUES ('customers', 'postgres', %s, %s, %s, 'source', %s)",
         [there["hostname"], there["port"], there["database"], there["username"]],
     )
-    env = {"DATAFLOW_ALLOWED_HOSTS": warehouse.host}
+    connection.execute("DROP ROLE IF EXISTS batches_operator")
+    connection.execute("CREATE ROLE batches_operator LOGIN IN ROLE dataflow_operator")
+    operator = conninfo.make_conninfo(connection.info.dsn, user="batches_operator")
+    env = {"DATAFLOW_ALLOWED_HOSTS": warehouse.host, "DATAFLOW_DSN": operator}
 
     def create(name: str, *how: str, key: str = "id") -> Any:
         return run_ctl(
