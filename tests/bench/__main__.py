@@ -41,7 +41,7 @@ def main() -> None:
         "--largest",
         type=int,
         default=LARGEST,
-        help="leave out larger numbers of chunks; 20 makes `spark` quick",
+        help="leave out larger numbers of chunks; 20 makes `spark` quick, and `partition`",
     )
     arguments = parser.parse_args()
     # A terminated bench still stops its server, as an interrupted one does.

@@ -13,9 +13,10 @@ import pytest
 
 import dataflowd.flow
 from dataflowd.errors import EXIT
-from dataflowd.leftovers import TRIAL
+from dataflowd.leftovers import TRIAL, processes
 from dataflowd.order import Trial
 from dataflowd.sdk.sample import sampled
+from dataflowd.supervise import started_at
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import eventually
 
@@ -101,6 +102,10 @@ def shop(world: World, settings: Settings, tmp_path: Path) -> dict[str, str]:
         (raw / f"{dataid}.csv").write_text("".join(f"{n},name{n}\n" for n in range(1, 501)) + "x,broken\n")
     world.ready("raw", "d1", "slow")
     return {"DATAFLOW_FLOWS": str(flow)}
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
 
 
 def leftovers(temporary_directory: Path) -> list[Path]:
@@ -220,11 +225,14 @@ def test_what_a_killed_trial_left_is_removed_by_the_next_command(
     with begin_trial() as process:
         [left] = eventually(lambda: leftovers(temporary_directory))
         assert asked(run_ctl, "gc", "--dry-run")["temporary"] == []
+        # A JVM that is starting does not find out by itself that its directory is gone.
+        jvm = eventually(lambda: [pid for pid in processes(left) if "java" in command_of(pid)])
         process.kill()
     assert asked(run_ctl, "gc", "--dry-run")["temporary"] == [str(left)]
     assert left.exists()
-    # Its runner dies with it, and may write a last file meanwhile.
-    eventually(lambda: "programs that were killed" in ok(run_ctl("gc")) and not left.exists())
+    assert "removed 1 directory of programs that were killed" in ok(run_ctl("gc"))
+    assert not left.exists()
+    assert not any(started_at(pid) for pid in jvm)
 
 
 def test_the_same_seed_chooses_the_same_rows_however_they_are_split(spark: SparkSession) -> None:
