@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from dataflowd import account, daemon, db, log, migrate, settings
 from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
+from dataflowd.engine.compose import as_parameters, versions
 from dataflowd.engine.noop import NoopEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
@@ -52,6 +53,8 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
         log.logger(__name__).warning(
             "daemon.serves_nothing", remedy="name flow files in DATAFLOW_FLOWS, and reload"
         )
+    if current.engine != "noop":
+        _tell_versions(current, declared)
     run = partial(daemon.run, current, create(current, declared), once=once, reload=reload, serves=serves)
     return anyio.run(run)
 
@@ -103,6 +106,13 @@ def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:
         wrong = "; ".join(f"--{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False))
         raise InvalidSettingsError(wrong, "run `dataflowd run --help`") from None
     return current
+
+
+def _tell_versions(current: Settings, declared: Declared) -> None:
+    """Also of jobs that have nothing to do: `chunks --stale` knows from now on what their old code made."""
+    with db.connect(current, "dataflowd") as connection:
+        for flow in declared.flows.values():
+            connection.execute(db.query("code_versions"), as_parameters(versions(flow)))
 
 
 def _check_schema(current: Settings) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from dataflowd import formats
@@ -100,8 +99,6 @@ def opened(dataset: Dataset, columns: Sequence[str], settings: Settings) -> Iter
 
 @contextmanager
 def _opened_table(dataset: Dataset, columns: Sequence[str], settings: Settings) -> Iterator[Source]:
-    import os  # noqa: PLC0415
-
     from psycopg import IsolationLevel  # noqa: PLC0415
 
     from dataflowd.keyfile import KeySource  # noqa: PLC0415
@@ -110,9 +107,11 @@ def _opened_table(dataset: Dataset, columns: Sequence[str], settings: Settings) 
     from dataflowd.tables.place import table_of  # noqa: PLC0415
     from dataflowd.tables.splitting import TableSource  # noqa: PLC0415
 
-    os.environ.update(secrets.offer(KeySource.of(settings)))
     hosts = settings.effective_allowed_hosts
-    with catalog.connection(table_of(dataset, hosts)) as connection:
+    with (
+        secrets.offered(KeySource.of(settings)),
+        catalog.connection(table_of(dataset, hosts)) as connection,
+    ):
         connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True
         with connection.transaction():
             yield TableSource(connection, dataset, columns, hosts)
@@ -121,8 +120,11 @@ def _opened_table(dataset: Dataset, columns: Sequence[str], settings: Settings) 
 @contextmanager
 def _opened_files(dataset: Dataset, columns: Sequence[str], settings: Settings) -> Iterator[Source]:
     import os  # noqa: PLC0415
+    import shutil  # noqa: PLC0415
+    import tempfile  # noqa: PLC0415
+    from pathlib import Path  # noqa: PLC0415
 
-    from dataflowd import paths  # noqa: PLC0415
+    from dataflowd import leftovers, paths, supervise  # noqa: PLC0415
     from dataflowd.embedded import java  # noqa: PLC0415
     from dataflowd.runner import session  # noqa: PLC0415
     from dataflowd.splitting import FileSource  # noqa: PLC0415
@@ -135,10 +137,14 @@ def _opened_files(dataset: Dataset, columns: Sequence[str], settings: Settings) 
         )
     paths.check(location, settings.effective_allowed_roots)
     os.environ.update(java.environment(java.find(settings)))
-    with TemporaryDirectory(prefix="dataflowd-split-") as scratch:
+    leftovers.remove(settings)
+    scratch = supervise.own_directory(Path(tempfile.gettempdir()), leftovers.SPLIT)
+    try:
         quiet = {"spark.log.level": "ERROR"}
-        spark = session.start(session.configuration(quiet, "local[*]", scratch, "dataflowd-split"))
+        spark = session.start(session.configuration(quiet, "local[*]", str(scratch), leftovers.SPLIT))
         try:
             yield FileSource(spark, dataset, location, columns)
         finally:
             spark.stop()
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -10,7 +10,6 @@ killed, and what the kernel counted (exit status, signal, CPU time, memory) is r
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -270,14 +269,16 @@ def own_directory(parent: Path, prefix: str) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-{_tick(os.getpid())}-", dir=parent))
 
 
-def remove_leftovers(parent: Path, prefix: str) -> None:
-    """Removes such directories of processes that have ended. A number alone proves nothing: it may be another's by now."""
+def leftovers(parent: Path, prefix: str) -> list[Path]:
+    """Such directories of processes that have ended. A number alone proves nothing: it may be another's by now."""
+    found = []
     for path in parent.glob(f"{prefix}-*-*-*"):
         pid, tick, _ = path.name.removeprefix(f"{prefix}-").split("-", 2)
         with suppress(FileNotFoundError):
             is_ours = pid.isdigit() and os.geteuid() in {0, path.lstat().st_uid} and not path.is_symlink()
             if is_ours and _tick(int(pid)) != tick:
-                shutil.rmtree(path, ignore_errors=True)
+                found.append(path)
+    return found
 
 
 def _tick(pid: int) -> str | None:

@@ -3,8 +3,11 @@
 It goes the way of every attempt (order, runner, prepare, run, validate) but for its two ends: nothing is claimed, for the
 database is only asked what the inputs are; and nothing is published, for what the job writes goes to a directory that is
 removed when the trial ends, however it ends. The runner is on this host, whatever the master: a sample is small, and the
-executors of a cluster would not see that directory. Should this process be killed, the runner dies with it, and the next
-trial removes the directory.
+executors of a cluster would not see that directory. Should this process be killed, the runner dies with it, and whoever
+comes next removes the directory (dataflowd.leftovers).
+
+Most of a trial's time is a JVM that starts and compiles. What it runs once on a few rows is not worth the second, costly
+compiler of the JVM, so a trial does without, unless the job's own options say otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from dataflowd import formats, supervise
+from dataflowd import formats, leftovers, supervise
 from dataflowd.embedded import java
 from dataflowd.engine.compose import composed, environment
 from dataflowd.engine.runner import Pending, Runner
@@ -35,7 +38,8 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 MASTER = "local[*]"
-PREFIX = "dataflowd-try"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+QUICK_START = "-XX:TieredStopAtLevel=1"
 ATTEMPT = 0
 
 
@@ -105,9 +109,8 @@ async def run(
     settings: Settings, flow: Flow, job: Job, make_order: Callable[[Path], Order], say: Callable[[str], None]
 ) -> Tried:
     """Starts a runner, gives it the order, and waits for the end; cancelled, it leaves nothing either."""
-    parent = Path(tempfile.gettempdir())
-    supervise.remove_leftovers(parent, PREFIX)
-    directory = supervise.own_directory(parent, PREFIX)
+    leftovers.remove(settings)
+    directory = supervise.own_directory(Path(tempfile.gettempdir()), leftovers.TRIAL)
     runner = Runner(("try",), reuse=2, slots=1)
     try:
         order = make_order(directory / "output")
@@ -115,7 +118,8 @@ async def run(
             update={"master": MASTER, "data_dir": directory, "log_dir": directory / "log", "runner_user": ""}
         )
         found = await anyio.to_thread.run_sync(java.find, settings)
-        runner.start(local, job.spark, environment(flow, java.environment(found)))
+        spark = {**job.spark, JAVA_OPTIONS: f"{QUICK_START} {job.spark.get(JAVA_OPTIONS, '')}".strip()}
+        runner.start(local, spark, environment(flow, java.environment(found)))
         return await _execute(runner, order, say)
     finally:
         with anyio.CancelScope(shield=True):

@@ -267,8 +267,13 @@ SELECT dataflow.work_order(%(attempt)s, %(token)s) IS NOT NULL;
 -- trial_order: what try runs a job with; or why it cannot
 SELECT dataflow.trial_order(%(jobid)s, %(dataid)s) AS found;
 
--- code_version: say which code and configuration a job runs with now
-SELECT dataflow.code_version(%(jobid)s, %(code_hash)s, %(config_hash)s);
+-- code_versions: say which code and configuration jobs run with now
+SELECT v.jobid, dataflow.code_version(v.jobid, v.code_hash, v.config_hash)
+FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(config_hashes)s::text[]) AS v (jobid, code_hash, config_hash);
+
+-- other_code: those of these jobs whose code is not the one that ran until now
+SELECT j.jobid::text FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[]) AS v (jobid, code_hash)
+JOIN dataflow.job j ON j.jobid = v.jobid WHERE j.code_hash IS DISTINCT FROM v.code_hash;
 
 -- keys: every key, and what is sealed with it
 SELECT * FROM dataflow.keys WHERE %(every)s OR retired IS NULL OR datasets > 0;
@@ -327,6 +332,9 @@ SELECT * FROM dataflow.next_inputs(%(jobid)s);
 
 -- partition_source: what is needed to reach a source
 SELECT dataflow._described(d) AS dataset FROM dataflow.dataset d WHERE d.datasetid = %(datasetid)s;
+
+-- delete_places: what is needed to reach the outputs of a job
+SELECT dataflow._described(d) AS dataset FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = %(jobid)s;
 
 -- partition_create: store a split and register its batches
 SELECT dataflow.create_partitioning(%(datasetid)s, %(name)s, %(columns)s::text[], %(kind)s, %(size)s, %(batches)s::jsonb, %(held)s) AS batches;

@@ -98,6 +98,10 @@ SELECT fence, attempt FROM {ledger} WHERE tablename = %(table)s AND dataid = %(d
 UPDATE {ledger} SET attempt = %(attempt)s, rows = %(rows)s, published = now()
 WHERE tablename = %(table)s AND dataid = %(dataid)s;
 
+-- leave: the chunk has no rows any more, and no attempt that is known until now may give it some
+UPDATE {ledger} SET fence = fence + 1, attempt = NULL, rows = NULL, published = NULL
+WHERE tablename = %(table)s AND dataid = %(dataid)s;
+
 -- create_staging: unlogged, because an attempt that a crash of the server interrupts is repeated
 CREATE UNLOGGED TABLE {staging} ();
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 TEMPLATE = "dataflow_template"
-PROGRAM_TIMEOUT_SECONDS = 120
+PROGRAM_TIMEOUT_SECONDS = 600  # a program that starts Spark may need minutes on a busy machine
 
 # Nobody needs the data of a test after a power failure; many tests need many connections.
 TEST_SERVER_SETTINGS = {

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from typing import NoReturn
+
+# Ctrl-C is Python's own affair.
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
     from dataflowd.ctl.app import app
     from dataflowd.ctl.output import run
 
+    for number in ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is not
+            signal.signal(number, _end)
     sys.exit(run(app, "dataflowctl"))
+
+
+def _end(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - the signature is Python's
+    """What a command has begun is undone on the way out; a second signal does not wait for that."""
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -37,7 +38,10 @@ def apply(  # noqa: PLR0913 - each is an option of the command
     yes: Annotated[bool, typer.Option("--yes", help="Retire without asking.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check a flow file completely, show what will change, and store it in one transaction."""
+    """Check a flow file completely, show what will change, and store it in one transaction.
+
+    Of the code only its hash is stored: what a job made with other code is stale, see `chunks --stale`.
+    """
     from dataflowd.ctl.output import say, say_json
     from dataflowd.flow import FlowMistakesError, load
 
@@ -76,18 +80,34 @@ def _check(flow: Flow, settings: Settings) -> list[Change]:
 
 def _store(flow: Flow, settings: Settings, *, prune: bool, dry_run: bool, yes: bool) -> list[Change]:
     from dataflowd import db
+    from dataflowd.engine.compose import as_parameters, versions
     from dataflowd.flow import apply as apply_flow
     from dataflowd.flow import conflicts, plan
 
+    told = as_parameters(versions(flow))
     with db.connect(settings) as connection:
         conflicts(connection, flow, prune)
-        changes = plan(connection, flow, prune)
+        other_code = {job for [job] in connection.execute(db.query("other_code"), told)}
+        changes = _with_code(plan(connection, flow, prune), other_code)
         if dry_run:
             return changes
         retiring = [change for change in changes if change.action == "retired"]
         if retiring and not yes:
             _confirm(retiring)
-        return apply_flow(connection, flow, prune)
+        with connection.transaction():
+            applied = apply_flow(connection, flow, prune)
+            connection.execute(db.query("code_versions"), told)
+        return _with_code(applied, other_code)
+
+
+def _with_code(changes: list[Change], other_code: set[str]) -> list[Change]:
+    """What other code has made is stale from now on, so a job whose code differs is changed."""
+    return [
+        replace(change, action="changed", columns=(*change.columns, "code_hash"))
+        if change.kind == "job" and change.action in {"unchanged", "changed"} and change.name in other_code
+        else change
+        for change in changes
+    ]
 
 
 def _confirm(retiring: list[Change]) -> None:

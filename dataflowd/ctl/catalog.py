@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Retired = Annotated[bool, typer.Option("--retired", help="Also what no flow declares any more.")]
 SHOWN_BRANCHES = 12
+TIMES = ("least", "median", "mean", "p90", "p95", "p99", "most")
 
 
 def register(app: typer.Typer) -> None:
@@ -143,6 +144,9 @@ def stats(
 ) -> None:
     """All about a job: source, configuration, chunks, exceptions, times, and what its nodes did.
 
+    Items are rows that its attempts wrote, the rate those of a second in which at least one attempt ran. A retry is every
+    attempt but the first of a production. Nodes are summed over the attempts that made what is published now.
+
     Examples:
     dataflowctl stats clean_orders
     dataflowctl stats clean_orders --dag
@@ -156,6 +160,22 @@ def stats(
         return
     for line in columns(_facts(found)):
         say(line)
+    if found["execution"]["slowest"]:
+        say()
+        table(
+            ["slowest", "attempt", "outcome", "time", "CPU time", "items"],
+            [
+                [
+                    s["dataid"],
+                    s["attempt"],
+                    s["outcome"],
+                    duration(s["seconds"]),
+                    duration(s["cpu_seconds"]),
+                    s["items"],
+                ]
+                for s in found["execution"]["slowest"]
+            ],
+        )
     if found["exceptions"]:
         say()
         table(
@@ -202,14 +222,16 @@ def _facts(found: dict[str, Any]) -> list[list[str]]:
     outcomes = ", ".join(
         f"{execution[key]} {key}" for key in ("done", "failed", "lost", "cancelled", "running")
     )
-    times = ", ".join(
-        f"{key} {duration(seconds[key])}" for key in ("least", "median", "mean", "p95", "most", "total")
-    )
+    times = ", ".join(f"{key} {duration(seconds[key])}" for key in TIMES)
+    rate = execution["items_per_second"]
+    items = f"{execution['items']:,} written" + (f", {rate:,.0f} a second" if rate is not None else "")
+    wall = f"{duration(seconds['busy'])} with an attempt running, {duration(seconds['total'])} of attempts"
     return [
         ["job", cell(found["jobid"]) + (" (retired)" if found["retired"] else "")],
         ["description", cell(found["description"] or None)],
         ["created", f"{moment(found['created'])}, changed {moment(found['modified'])}"],
-        ["source", f"flow {found['flow'] or '-'}, {found['kind']}, code {cell(found['code_hash'])}"],
+        ["source", ", ".join(map(_source, found["sources"])) or "-"],
+        ["code", f"flow {found['flow'] or '-'}, {found['kind']}, {cell(found['code_hash'])}"],
         ["inputs", cell(found["inputs"])],
         ["outputs", cell(found["outputs"])],
         ["configuration", configuration],
@@ -218,7 +240,23 @@ def _facts(found: dict[str, Any]) -> list[list[str]]:
             ", ".join(f"{number} {status}" for status, number in sorted(found["chunks"].items())) or "-",
         ],
         ["published", f"{found['published']['rows']:,} rows, {size(found['published']['bytes'])}"],
-        ["attempts", f"{execution['attempts']}: {outcomes}"],
+        [
+            "attempts",
+            f"{execution['attempts']}: {outcomes}; {counted(execution['retries'], 'retry', 'retries')}",
+        ],
+        ["items", items],
+        ["wall time", wall],
+        ["CPU time", duration(execution["cpu_seconds"])],
         ["times", times],
         ["quarantine", f"{found['quarantine']['open']} open, {found['quarantine']['resolved']} resolved"],
     ]
+
+
+def _source(source: dict[str, Any]) -> str:
+    """Where an input lies, and how it was split."""
+    place = ":".join(filter(None, [source["hostname"], source["place"]]))
+    splits = ", ".join(
+        f"{split['partitioning']} ({', '.join(f'{n} {state}' for state, n in sorted(split['states'].items()))})"
+        for split in source["partitionings"]
+    )
+    return f"{source['datasetid']} ({source['format']} {place})" + (f" split into {splits}" if splits else "")

@@ -13,6 +13,8 @@ from dataflowd.ctl.setup import settings_of
 from dataflowd.ctl.show import Progress, as_json, confirm, counted, preview, size
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import psycopg
 
     from dataflowd.ctl.ask import Call, Row
@@ -42,11 +44,14 @@ def gc(  # noqa: PLR0913 - each is an option of the command
 
     These are the outputs of attempts that published nothing, versions that were superseded longer than gc_retention ago
     and that nobody reads, and what was deleted. What this database does not know stays. A daemon does it every gc_interval.
+    Temporary directories of programs that were killed go, too.
 
     Examples:
     dataflowctl gc --dry-run
     dataflowctl gc --grace 0s --yes
     """
+    from dataflowd import leftovers
+
     settings = settings_of(context)
     seconds = settings.gc_grace if grace is None else options.age(grace).total_seconds()
     if explained:
@@ -59,16 +64,17 @@ def gc(  # noqa: PLR0913 - each is an option of the command
         if found and not dry_run:
             confirm(f"remove {counted(len(found), 'output')} that nobody needs?", yes=yes)
             found = _remove(connection, settings, seconds, found)
+    temporary = leftovers.found(settings) if dry_run else leftovers.remove(settings)
     gone = [each for each in found if each["kept"] is None]
-    total = sum(each["bytes"] for each in gone)
     if json:
         directories = [{key: value for key, value in each.items() if key != "garbage"} for each in found]
         as_json(
             {
                 "dry_run": dry_run,
                 "count": len(gone),
-                "bytes": total,
+                "bytes": sum(each["bytes"] for each in gone),
                 "directories": directories,
+                "temporary": list(map(str, temporary)),
                 "skipped": [
                     {"dataset": each.dataset, "location": each.location, "why": each.why} for each in skipped
                 ],
@@ -80,10 +86,14 @@ def gc(  # noqa: PLR0913 - each is an option of the command
             say(f"kept {each['path']}: it {each['kept']}")
     for place in skipped:
         say(f"not looked into: {place.dataset}: {place.location} {place.why}")
-    if not gone:
-        say("there is nothing to remove")
-    else:
-        say(f"{'would remove' if dry_run else 'removed'} {counted(len(gone), 'output')}, {size(total)}")
+    say(_summary(gone, temporary, dry_run=dry_run))
+
+
+def _summary(gone: list[Row], temporary: list[Path], *, dry_run: bool) -> str:
+    outputs = f"{counted(len(gone), 'output')}, {size(sum(each['bytes'] for each in gone))}"
+    killed = f"{counted(len(temporary), 'directory', 'directories')} of programs that were killed"
+    done = " and ".join([outputs] * bool(gone) + [killed] * bool(temporary))
+    return f"{'would remove' if dry_run else 'removed'} {done}" if done else "there is nothing to remove"
 
 
 def remove_deleted(

@@ -34,7 +34,8 @@ def delete(  # noqa: PLR0913 - each is an option of the command
     *,
     dataid: options.Patterns = None,
     data: Annotated[
-        bool, typer.Option("--data", help="Remove its files, too, on the disks of this host.")
+        bool,
+        typer.Option("--data", help="Remove its files and logs on this host, and its rows in tables, too."),
     ] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
@@ -43,9 +44,8 @@ def delete(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Forget what a job did: status, attempts, versions, statistics, quarantine. Refused while it runs.
 
-    Files stay until `gc` collects them, unless --data removes them at once; the history stays. Rows that a job wrote to
-    a table of another database stay. A run whose inputs are ready is queued anew: pause the job first where that is not
-    wanted.
+    Files stay until `gc` collects them, and rows in tables stay, unless --data removes both at once, with the logs; the
+    history stays. A run whose inputs are ready is queued anew: pause the job first where that is not wanted.
 
     Examples:
     dataflowctl delete clean_orders --dataid '2025-*' --dry-run
@@ -56,38 +56,80 @@ def delete(  # noqa: PLR0913 - each is an option of the command
     part = call("delete", jobid=job, patterns=patterns, dry_run=False, at_most=SLICE)
     if explained:
         explain(shown if dry_run else part)
+    removed: list[Row] = []
+    tables: list[Row] = []
     with connected(context) as connection:
         rows = shown.send(connection)
         if not json:
             _preview(rows)
         if rows and not dry_run:
             confirm(f"delete {counted(len(rows), 'run')} of {job}?", yes=yes)
+            dataids = [row["dataid"] for row in rows]
+            # First, because only the runs say which rows there are: what is interrupted here can be repeated.
+            tables = _remove_rows(context, connection, job, dataids) if data else []
             progress = Progress("deleting", len(rows))
             with connection.transaction():
                 while done := part.send(connection):
                     progress.advance(len(done))
             progress.end()
-        removed = _remove_files(context, connection, job, rows) if data and not dry_run else []
+            removed = _remove_files(context, connection, job, dataids) if data else []
     gone = [each for each in removed if each["kept"] is None]
     if json:
-        as_json({"dry_run": dry_run, "count": len(rows), "runs": rows, "directories": removed})
+        as_json(
+            {"dry_run": dry_run, "count": len(rows), "runs": rows, "directories": removed, "tables": tables}
+        )
     elif not rows:
         say(f"there is nothing to delete of {job}")
     else:
         files = f" and {counted(len(gone), 'output')}" if gone else ""
         say(f"{'would delete' if dry_run else 'deleted'} {counted(len(rows), 'run')}{files} of {job}")
+        for each in tables:
+            say(f"deleted {counted(each['rows'], 'row')} of {each['dataset']}")
         for each in removed:
             if each["kept"] is not None:
                 say(f"kept {each['path']}: it {each['kept']}")
 
 
-def _remove_files(
-    context: typer.Context, connection: psycopg.Connection, job: str, rows: list[Row]
+def _remove_rows(
+    context: typer.Context, connection: psycopg.Connection, job: str, dataids: list[str]
 ) -> list[Row]:
+    """What the job wrote to tables."""
+    from dataflowd import formats
+    from dataflowd.ctl.setup import settings_of
+    from dataflowd.errors import NotAllowedError
+    from dataflowd.faults import AttemptError
+    from dataflowd.keyfile import KeySource
+    from dataflowd.order import Dataset
+    from dataflowd.runner import secrets
+    from dataflowd.tables import writing
+
+    places = [Dataset.parse(row["dataset"]) for row in call("delete_places", jobid=job).send(connection)]
+    tables = [place for place in places if place.format in formats.TABLES]
+    settings = settings_of(context)
+    hosts = settings.effective_allowed_hosts
+    try:
+        with secrets.offered(KeySource.of(settings)):
+            return [
+                {"dataset": place.name, "rows": writing.remove(place, dataids, hosts)} for place in tables
+            ]
+    except AttemptError as error:
+        raise NotAllowedError(f"{error.message}; the runs of {job} stay", error.remedy) from error
+
+
+def _remove_files(
+    context: typer.Context, connection: psycopg.Connection, job: str, dataids: list[str]
+) -> list[Row]:
+    import shutil
+
     from dataflowd.ctl.collect import remove_deleted
     from dataflowd.ctl.setup import settings_of
+    from dataflowd.names import DATAID, NAME
 
-    found, skipped = remove_deleted(connection, settings_of(context), job, {row["dataid"] for row in rows})
+    settings = settings_of(context)
+    # The database is not believed: no name leads out of the directory of logs.
+    for dataid in filter(DATAID.fullmatch, dataids if NAME.fullmatch(job) else ()):
+        shutil.rmtree(settings.effective_log_dir / job / dataid, ignore_errors=True)
+    found, skipped = remove_deleted(connection, settings, job, set(dataids))
     kept = [{"path": each.location, "bytes": 0, "kept": each.why} for each in skipped]
     return [{key: each[key] for key in ("path", "bytes", "kept")} for each in found] + kept
 

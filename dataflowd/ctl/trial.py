@@ -87,6 +87,11 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
         raise typer.Exit(EXIT.get(document["code"], EXIT["FAILED"]))
 
 
+def _exact(value: Any) -> Any:
+    """Data is shown as it is, not rounded as figures about it are."""
+    return repr(value) if isinstance(value, float) else value
+
+
 def _told(line: str) -> None:
     sys.stderr.write(line + "\n")
 
@@ -137,7 +142,7 @@ def _show(document: dict[str, Any]) -> None:
         say(f"{output['dataset']}{about}")
         if output["preview"]:
             headers = list(dict.fromkeys(key for row in output["preview"] for key in row))
-            table(headers, [[row.get(key) for key in headers] for row in output["preview"]])
+            table(headers, [[_exact(row.get(key)) for key in headers] for row in output["preview"]])
         say()
     for check in document["checks"]:
         state: State = "ok" if check["passed"] else "failed" if check["severity"] == "error" else "warning"

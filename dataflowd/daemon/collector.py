@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 import psycopg
 
-from dataflowd import gc, log
+from dataflowd import gc, leftovers, log
 from dataflowd.daemon import calls
 from dataflowd.daemon.link import LostLinkError
 
@@ -39,6 +39,8 @@ async def run(state: State) -> None:
 
 async def collect(state: State) -> None:
     settings = state.settings
+    for path in await anyio.to_thread.run_sync(leftovers.remove, settings):
+        _log.info("gc.leftover", path=str(path))
     rows = await calls.gc_places(state.link, settings.environment)
     places = await anyio.to_thread.run_sync(_places, rows, settings.effective_allowed_roots)
     batches = gc.walk(places)

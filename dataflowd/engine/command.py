@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import anyio
 import anyio.to_thread
 
-from dataflowd import account, supervise
+from dataflowd import account, leftovers, supervise
 from dataflowd.attempt import done, failed, returned
 from dataflowd.embedded import java
 from dataflowd.engine import submit
+from dataflowd.engine.compose import versions
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
 from dataflowd.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 EX_TEMPFAIL = 75
-PREFIX = "command"
 GRACE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 FAULT_BYTES = 65536
@@ -67,8 +67,7 @@ class CommandEngine:
         self._settings = settings
         self._declared = declared
         self._orders = orders
-        # Of attempts whose daemon was killed; their processes died with it.
-        supervise.remove_leftovers(settings.data_dir / "run", PREFIX)
+        leftovers.remove(settings)
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
@@ -99,7 +98,10 @@ class CommandEngine:
         await self._orders.close()
 
     async def reload(self) -> None:
-        """Each attempt reads its program anew."""
+        """Each attempt reads its program anew; that what other code has made is stale is known before."""
+        with suppress(DatabaseUnreachableError):
+            for flow in self._declared.flows.values():
+                await self._orders.tell(versions(flow))
 
     def _require_script(self, job: Job) -> None:
         if isinstance(job.code, str):
@@ -242,7 +244,7 @@ def _pipe() -> Iterator[tuple[Any, Any]]:
 @contextmanager
 def _scratch(settings: Settings) -> Iterator[Path]:
     """A directory of the attempt's own, gone with it."""
-    directory = supervise.own_directory(settings.data_dir / "run", PREFIX)
+    directory = supervise.own_directory(settings.data_dir / "run", leftovers.COMMAND)
     try:
         account.give(directory, settings.runner_user)
         yield directory

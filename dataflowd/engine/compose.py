@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,24 @@ def references(flow: Flow, job: Job) -> list[str]:
     datasets = [flow.datasets[name] for name in job.outputs if name in flow.datasets]
     outputs = [check["function"] for dataset in datasets for check in dataset.custom_checks]
     return [*own, *outputs, *(check["function"] for check in job.custom_checks)]
+
+
+def versions(flow: Flow) -> dict[str, tuple[str, str]]:
+    """The hashes of code and configuration of each job whose code can be read here."""
+    found = {}
+    for name, job in flow.jobs.items():
+        with suppress(OSError):
+            found[name] = code_hash_of(flow, job), flow.config_hash(name)
+    return found
+
+
+def as_parameters(told: Mapping[str, tuple[str, str]]) -> dict[str, list[str]]:
+    """Of the queries code_versions and other_code."""
+    return {
+        "jobids": list(told),
+        "code_hashes": [code for code, _ in told.values()],
+        "config_hashes": [config for _, config in told.values()],
+    }
 
 
 def code_hash_of(flow: Flow, job: Job) -> str:

@@ -9,10 +9,12 @@ import psycopg
 
 from dataflowd import db
 from dataflowd.daemon.link import Link, LostLinkError
-from dataflowd.engine.compose import code_hash_of, composed
+from dataflowd.engine.compose import as_parameters, code_hash_of, composed
 from dataflowd.errors import DatabaseUnreachableError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from dataflowd.attempt import Attempt
     from dataflowd.flow import Flow, Job
     from dataflowd.order import Order
@@ -37,7 +39,7 @@ class Orders:
         [[document]] = await self._call("work_order", {"attempt": attempt.attempt, "token": attempt.token})
         if document is None:
             return None
-        await self._code_version(job.name, code_hash, config_hash)
+        await self.tell({job.name: (code_hash, config_hash)})
         identity = {
             "attempt": attempt.attempt,
             "number": attempt.number,
@@ -63,13 +65,12 @@ class Orders:
     async def close(self) -> None:
         await self._link.close()
 
-    async def _code_version(self, jobid: str, code_hash: str, config_hash: str) -> None:
+    async def tell(self, versions: Mapping[str, tuple[str, str]]) -> None:
         """Told once for each change: chunks that other code has made are stale from now on."""
-        if self._told.get(jobid) != (code_hash, config_hash):
-            await self._call(
-                "code_version", {"jobid": jobid, "code_hash": code_hash, "config_hash": config_hash}
-            )
-            self._told[jobid] = code_hash, config_hash
+        new = {jobid: version for jobid, version in versions.items() if self._told.get(jobid) != version}
+        if new:
+            await self._call("code_versions", as_parameters(new))
+            self._told |= new
 
     async def _call(self, name: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         """All calls may be repeated without harm."""

@@ -29,6 +29,7 @@ import anyio
 from dataflowd import account, log, supervise
 from dataflowd.engine import submit
 from dataflowd.keyfile import KeySource
+from dataflowd.leftovers import RUNNER
 from dataflowd.runner import secrets as credentials
 from dataflowd.runner import session, submitted, wire
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     from dataflowd.settings import Settings
 
-PREFIX = "runner"
 SOCKET_PATH_BYTES = 107
 CONNECT_SECONDS = 120.0
 PROBE_SECONDS = 10.0
@@ -264,18 +264,12 @@ async def _first_of(*events: asyncio.Event) -> None:
             group.start_soon(wait, event)
 
 
-def remove_leftovers(settings: Settings) -> None:
-    """Directories of runners whose daemon was killed; their processes died with it."""
-    for parent in (settings.data_dir / "run", Path(tempfile.gettempdir())):
-        supervise.remove_leftovers(parent, PREFIX)
-
-
 def _directory(settings: Settings) -> Path:
     """In the data directory, unless a socket's path would be too long there."""
     parent = settings.data_dir / "run"
-    if len(os.fsencode(parent)) + len(f"/{PREFIX}-1234567-12345678901-12345678/socket") > SOCKET_PATH_BYTES:
+    if len(os.fsencode(parent)) + len(f"/{RUNNER}-1234567-12345678901-12345678/socket") > SOCKET_PATH_BYTES:
         parent = Path(tempfile.gettempdir())
-    directory = supervise.own_directory(parent, PREFIX)
+    directory = supervise.own_directory(parent, RUNNER)
     account.give(directory, settings.runner_user)
     return directory
 

@@ -24,7 +24,7 @@ from dataflowd.attempt import Result, failed, returned
 from dataflowd.embedded import java
 from dataflowd.engine.command import log_path
 from dataflowd.engine.compose import environment, references
-from dataflowd.engine.runner import Pending, Runner, remove_leftovers
+from dataflowd.engine.runner import Pending, Runner
 from dataflowd.errors import DatabaseUnreachableError, DataflowError
 from dataflowd.flow.graph import SCRIPTS
 from dataflowd.runner import session
@@ -61,7 +61,6 @@ class SparkEngine:
         self._suspects: set[tuple[str, str]] = set()
         self._java: dict[str, str] = {}
         self._sweeper: asyncio.Task[None] | None = None
-        remove_leftovers(settings)
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dataflowd.masking import hidden, mask
 from dataflowd.order import Order
-from dataflowd.runner import output, session, wire
+from dataflowd.runner import cpu, output, session, wire
 from dataflowd.runner.explain import CancelledError
 
 if TYPE_CHECKING:
@@ -89,12 +89,15 @@ def _masked(value: Any) -> Any:
 class Work:
     """One attempt in its thread."""
 
-    def __init__(self, order: Order, spark: SparkSession, reporter: Reporter, slot: int) -> None:
+    def __init__(
+        self, order: Order, spark: SparkSession, reporter: Reporter, slot: int, used: cpu.Shares
+    ) -> None:
         self.order = order
         self.reporter = reporter
         self.slot = slot
         self.stop = threading.Event()
         self._spark = spark
+        self._cpu = used
         self._own: SparkSession | None = None
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -120,6 +123,7 @@ class Work:
         from dataflowd.runner.execute import execute  # noqa: PLC0415 - see _preload
 
         began = time.monotonic()
+        self._cpu.begin(self.order.attempt)
         with output.owned(self.reporter.log) as owner:
             try:
                 self._own = self._session()
@@ -134,7 +138,10 @@ class Work:
                 self._ended.set()
             if self._own is not None:
                 session.close(self._own)
-            usage: dict[str, Any] = {"seconds": round(time.monotonic() - began, 3)}
+            usage: dict[str, Any] = {
+                "seconds": round(time.monotonic() - began, 3),
+                "cpu_seconds": round(self._cpu.end(self.order.attempt), 3),
+            }
             match session.state(self._spark):
                 case "gone" if result["outcome"] == "FAILED":
                     # Whatever job code met then is no fault of its own: the daemon finds that the runner has died.
@@ -169,12 +176,13 @@ def main() -> int:
     link.send({"type": "ready", "version": spark.version})
     _end_with_jvm(spark)
     running: dict[int, Work] = {}
+    used = cpu.Shares()
     for message in link.messages():
         match message["type"]:
             case "order":
                 order = Order.parse(message["order"])
                 slot = _free_slot(running)
-                running[order.attempt] = Work(order, spark, Reporter(link, order.attempt), slot)
+                running[order.attempt] = Work(order, spark, Reporter(link, order.attempt), slot, used)
                 running[order.attempt].start()
             case "confirmed":
                 if message["attempt"] in running:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dataflowd import masking
 from dataflowd.errors import InvalidCredentialError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dataflowd.keyfile import KeySource, Ring
     from dataflowd.order import Dataset
 
@@ -28,6 +31,16 @@ _ring: list[Ring] = []
 def offer(source: KeySource) -> dict[str, str]:
     """What a runner's environment gets: where the key is."""
     return {KEY_VARIABLE: json.dumps(source.document())}
+
+
+@contextmanager
+def offered(source: KeySource) -> Iterator[None]:
+    """For a command that reaches a table itself: it opens passwords with the key of whoever has called it."""
+    os.environ.update(offer(source))
+    try:
+        yield
+    finally:
+        del os.environ[KEY_VARIABLE]
 
 
 def password_of(dataset: Dataset) -> str | None:

@@ -24,7 +24,7 @@ MARK = '{"dataflow": "staging", '
 
 
 def make(opened: psycopg.Connection[Row], table: Table) -> None:
-    if _is_there(opened, table):
+    if is_there(opened, table):
         return
     with opened.transaction():
         opened.execute(statement("lock_names"), {"schema": table.schema})
@@ -32,14 +32,14 @@ def make(opened: psycopg.Connection[Row], table: Table) -> None:
         opened.execute(statement("comment_ledger", ledger=table.ledger))
 
 
-def _is_there(opened: psycopg.Connection[Row], table: Table) -> bool:
+def is_there(opened: psycopg.Connection[Row], table: Table) -> bool:
     [[there]] = rows(opened, statement("has_ledger"), {"ledger": table.ledger.as_string()})
     return bool(there)
 
 
 def entry(opened: psycopg.Connection[Row], table: Table, dataid: str) -> tuple[int, int | None] | None:
     """The fence, and the attempt that is published."""
-    return _entry(opened, table, dataid, "entry") if _is_there(opened, table) else None
+    return _entry(opened, table, dataid, "entry") if is_there(opened, table) else None
 
 
 def locked_entry(opened: psycopg.Connection[Row], table: Table, dataid: str) -> tuple[int, int | None] | None:
@@ -64,6 +64,11 @@ def take(opened: psycopg.Connection[Row], table: Table, dataid: str, attempt: in
 def enter(opened: psycopg.Connection[Row], table: Table, dataid: str, attempt: int, count: int) -> None:
     named = {"table": table.name, "dataid": dataid, "attempt": attempt, "rows": count}
     opened.execute(statement("enter", ledger=table.ledger), named)
+
+
+def leave(opened: psycopg.Connection[Row], table: Table, dataid: str) -> None:
+    """Its rows are gone; the fence stays, and rises: the next attempt's number is greater than any until now."""
+    opened.execute(statement("leave", ledger=table.ledger), {"table": table.name, "dataid": dataid})
 
 
 def fenced(opened: psycopg.Connection[Row], table: Table, dataid: str, attempt: int) -> AttemptError:

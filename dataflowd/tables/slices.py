@@ -44,6 +44,11 @@ class Keyed:
     schema: str
     table: str
 
+    @property
+    def is_ranked(self) -> bool:
+        """Whether all keys of the table have to be ranked to find its rows."""
+        return any("every" in bounds for bounds in self.bounds)
+
 
 class Conditions:
     """Slices as a condition, and the values that it refers to."""

@@ -135,7 +135,9 @@ class TableReader(datasource.DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[Part]:
         column, parts = self.reading.partition_column, self.reading.partitions
-        if column is None or parts == 1:
+        # Each part would rank all keys of the table for itself, to read a part of a sample.
+        is_ranked = any(isinstance(one, Keyed) and one.is_ranked for one in self.slices)
+        if column is None or parts == 1 or is_ranked:
             return [Part(self.slices)]
         return [
             Part((*self.slices, Slice(column.name, column.type, "range", bounds)))

@@ -223,6 +223,25 @@ def _replace(opened: psycopg.Connection[Row], table: Table, kept: str, order: Or
     return inserted
 
 
+def remove(dataset: Dataset, dataids: Sequence[str], allowed_hosts: Sequence[str]) -> int:
+    """Deletes the rows of chunks, each in one transaction, and returns how many; what no attempt has published stays."""
+    table, kept, removed = table_of(dataset, allowed_hosts), dataid_column(dataset), 0
+    with catalog.connection(table) as opened:
+        kinds = {column.name: column.type for column in catalog.columns(opened, table)}
+        if kept not in kinds or not ledger.is_there(opened, table):
+            return 0
+        named = {"column": sql.Identifier(kept), "type": sql.SQL(kinds[kept])}
+        for dataid in dataids:
+            with opened.transaction():
+                found = ledger.locked_entry(opened, table, dataid)
+                if found is not None and found[1] is not None:
+                    what = statement("delete_rows", target=table.identifier, **named)
+                    removed += opened.execute(what, {"dataid": dataid}).rowcount
+                    ledger.leave(opened, table, dataid)
+        ledger.collect(opened, table, lambda _dataid, _attempt: False)
+    return removed
+
+
 def collect(dataset: Dataset, allowed_hosts: Sequence[str], is_dead: Callable[[str, int], bool]) -> list[str]:
     """Drops the staging tables of dead attempts (dataid, attempt), and returns their names."""
     table = table_of(dataset, allowed_hosts)

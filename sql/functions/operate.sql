@@ -906,42 +906,6 @@ END $$;
 COMMENT ON FUNCTION dataflow.lineage(text, text) IS
     'What a dataset or chunk is made of (up) and what is made of it (down), at most 2000 rows each; path leads from it to the row';
 
-CREATE OR REPLACE FUNCTION dataflow.job_stats(jobid text) RETURNS jsonb
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    PERFORM dataflow._known_job(job_stats.jobid);
-    RETURN (
-        SELECT jsonb_build_object('jobid', j.jobid, 'description', j.description, 'created', j.created, 'modified', j.modified, 'retired', j.retired,
-            'flow', j.flow, 'kind', j.kind, 'code_hash', j.code_hash, 'config_hash', j.config_hash, 'inputs', j.inputs, 'outputs', j.outputs,
-            'configuration', jsonb_build_object('params', j.params, 'max_running', j.max_running, 'max_attempts', j.max_attempts, 'retry_delay_seconds', j.retry_delay_seconds,
-                'timeout_seconds', j.timeout_seconds, 'priority', j.priority, 'strict_order', j.strict_order, 'paused', j.paused),
-            'chunks', (SELECT coalesce(jsonb_object_agg(c.status, c.chunks), '{}') FROM (
-                SELECT n.status, max(n.chunks) AS chunks FROM dataflow.chunk_count n WHERE n.jobid = j.jobid GROUP BY n.status) AS c),
-            'exceptions', (SELECT coalesce(jsonb_agg(jsonb_build_object('code', x.code, 'attempts', x.attempts, 'last', x.last, 'error', x.error) ORDER BY x.attempts DESC, x.code), '[]') FROM (
-                SELECT a.code, count(*) AS attempts, max(a.ended) AS last, (array_agg(a.error ORDER BY a.ended DESC))[1] AS error
-                FROM dataflow.attempt a WHERE a.jobid = j.jobid AND a.outcome IN ('FAILED', 'LOST', 'CANCELLED') GROUP BY a.code) AS x),
-            'quarantine', (SELECT jsonb_build_object('open', count(*) FILTER (WHERE NOT q.is_resolved), 'resolved', count(*) FILTER (WHERE q.is_resolved))
-                FROM dataflow.quarantine q WHERE q.jobid = j.jobid),
-            'execution', (SELECT jsonb_build_object('attempts', count(*), 'done', count(*) FILTER (WHERE t.outcome = 'DONE'), 'failed', count(*) FILTER (WHERE t.outcome = 'FAILED'),
-                    'lost', count(*) FILTER (WHERE t.outcome = 'LOST'), 'cancelled', count(*) FILTER (WHERE t.outcome = 'CANCELLED'), 'running', count(*) FILTER (WHERE t.outcome IS NULL),
-                    'first', min(t.claimed), 'last', max(t.ended), 'seconds', jsonb_build_object('total', sum(t.seconds), 'least', min(t.seconds), 'mean', avg(t.seconds),
-                        'median', percentile_cont(0.5) WITHIN GROUP (ORDER BY t.seconds), 'p95', percentile_cont(0.95) WITHIN GROUP (ORDER BY t.seconds), 'most', max(t.seconds)))
-                FROM (SELECT a.outcome, a.claimed, a.ended, round(extract(epoch FROM a.ended - coalesce(a.started, a.claimed)), 3)::double precision AS seconds
-                    FROM dataflow.attempt a WHERE a.jobid = j.jobid) AS t),
-            'published', (SELECT jsonb_build_object('rows', coalesce(sum(m.rows), 0), 'bytes', coalesce(sum(m.bytes), 0))
-                FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT' AND s.status = 'READY'
-                JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest WHERE o.jobid = j.jobid),
-            'nodes', (SELECT coalesce(jsonb_agg(to_jsonb(n) - 'place' ORDER BY n.place, n.node), '[]') FROM (
-                SELECT k.node, min(k.ordinal) AS place, count(*) AS attempts, sum(k.items) AS items, sum(k.successes) AS successes, sum(k.failures) AS failures, sum(k.seconds) AS seconds
-                FROM dataflow.attempt a JOIN dataflow.node_stat k ON k.attempt = a.attempt WHERE a.jobid = j.jobid GROUP BY k.node) AS n))
-        FROM dataflow.jobs j WHERE j.jobid = job_stats.jobid);
-END $$;
-COMMENT ON FUNCTION dataflow.job_stats(text) IS
-    'A job as one JSON object: created, flow, configuration, description, chunks, exceptions, quarantine, execution, published, nodes';
-
 CREATE OR REPLACE FUNCTION dataflow.delete_runs(jobid text, patterns text[] DEFAULT NULL, dry_run boolean DEFAULT false, at_most integer DEFAULT 1000000) RETURNS TABLE (
     dataid text, status text, chunks bigint, attempts bigint, versions bigint, quarantined bigint
 )

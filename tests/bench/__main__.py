@@ -54,7 +54,7 @@ def main() -> None:
         "--largest",
         type=int,
         default=LARGEST,
-        help="leave out larger numbers of chunks; 20 makes `spark` quick",
+        help="leave out larger numbers of chunks; 20 makes `spark` quick, and `partition`",
     )
     parser.add_argument(
         "--keep",

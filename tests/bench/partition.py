@@ -1,6 +1,7 @@
 """A table is split into batches of 5,000: the time beside that of reading its keys in order, over the same connection.
 
 Both leave the rows in the server's and in libpq's hands: none becomes a Python object on the side that is compared with.
+Then the table goes through a job in 100 batches, beside one Spark job over all of it: see tests.bench.batches.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataflowd.partition import Split
 from dataflowd.tables import catalog
 from dataflowd.tables.place import table_of
 from dataflowd.tables.splitting import TableSource
+from tests.bench import batches
 from tests.bench.report import Result, at_most, ratio, say, short, spread
 
 if TYPE_CHECKING:
@@ -45,11 +47,12 @@ def run(place: Place) -> Iterator[Result]:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(sql.SQL(FILL).format(rows=rows))
             connection.execute("VACUUM ANALYZE customers")
-        yield from _split(dsn, rows)
+        dataset = _dataset(dsn)
+        yield from _split(dataset, rows)
+        yield from batches.run(place, dataset, rows)
 
 
-def _split(dsn: str, rows: int) -> Iterator[Result]:
-    dataset = _dataset(dsn)
+def _split(dataset: Dataset, rows: int) -> Iterator[Result]:
     hosts = [str(dataset.connection.hostname)] if dataset.connection else []
     split, splits, scans = Split("size", ("id",), "size", SIZE), [], []
     with catalog.connection(table_of(dataset, hosts)) as opened:

@@ -310,6 +310,20 @@ def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
     shown = ok(run_ctl("stats", "clean_orders"))
     assert 'params {"currency": "EUR"}' in shown
     assert "1,000 rows, 2.0 KiB" in shown
+    facts = {line.split("  ")[0]: line for line in shown.splitlines()}
+    assert "raw_orders (parquet /data/raw_orders)" in facts["source"]
+    assert "1 FAILED, 1 HOLD, 1 READY, 1 RUNNING" in facts["chunks"]
+    assert "1,000 written, " in facts["items"]
+    assert " 0 retries" in facts["attempts"]
+    assert facts["wall time"].endswith("of attempts")
+    assert {"CPU time", "times", "quarantine", "created"} <= set(facts)
+    assert [word for word in facts["times"].split() if word.isalpha() or word.startswith("p")] == [
+        *("times", "least", "median", "mean", "p90", "p95", "p99", "most")
+    ]
+    slowest = shown.splitlines().index(
+        next(line for line in shown.splitlines() if line.startswith("slowest"))
+    )
+    assert {line.split()[2] for line in shown.splitlines()[slowest + 1 : slowest + 3]} == {"DONE", "FAILED"}
     drawn = ok(run_ctl("stats", "clean_orders", "--dag")).splitlines()
     assert drawn == ["clean_orders", "▼ parse  10 items  1 failed  0.5s in 1 attempt"]
 

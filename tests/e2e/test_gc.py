@@ -139,19 +139,24 @@ def test_what_was_deleted_is_collected(stock: World, root: Path, run_ctl: RunCtl
     assert kept.is_dir()
 
 
-def test_delete_with_data_removes_the_files_of_these_runs_at_once(
-    stock: World, root: Path, run_ctl: RunCtl
+def test_delete_with_data_removes_the_files_and_logs_of_these_runs_at_once(
+    stock: World, root: Path, settings: Settings, run_ctl: RunCtl
 ) -> None:
     daemon = stock.daemon()
     stock.do("SELECT dataflow.pause('job:use')")
     kept, run, chunk = (publish(stock, daemon, root, dataid) for dataid in ("kept", "run", "chunk"))
     stock.do("SELECT dataflow.delete_chunk('out', 'chunk')")
+    logs = [settings.effective_log_dir / "make" / dataid for dataid in ("kept", "run")]
+    for log in logs:
+        log.mkdir(parents=True)
+        (log / "1.log").write_text("hello\n")
     assert "directories" in asked(run_ctl, "delete", "make", "--dataid", "run", "--data", "--dry-run")
     assert run.is_dir()
     assert "deleted 1 run and 1 output of make" in ok(
         run_ctl("delete", "make", "--dataid", "run", "--data", "--yes")
     )
     assert [path.is_dir() for path in (kept, run, chunk)] == [True, False, True]
+    assert [log.is_dir() for log in logs] == [True, False]
 
 
 def test_no_link_is_followed_and_no_root_is_left(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg import sql
+from psycopg import conninfo, sql
 
 from dataflowd import partition
 from dataflowd.errors import EXIT
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import psycopg
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from tests.fix_postgres import RunCtl
     from tests.fix_tables import Warehouse
@@ -148,16 +148,27 @@ def test_boundaries_are_walked_to_where_no_key_lies_across_them(
     assert_whole(warehouse, dataset, split, table)
 
 
-def test_a_batch_is_read_by_its_index_and_not_by_a_scan(warehouse: Warehouse) -> None:
-    warehouse.do("CREATE TABLE source (id int PRIMARY KEY, filler text)")
-    warehouse.do("INSERT INTO source SELECT i, repeat('x', 50) FROM generate_series(1, 50000) i")
-    warehouse.do("ANALYZE source")
-    dataset, split = warehouse.dataset("source"), Split("p", ("id",), "size", 500)
-    made = split_table(warehouse, dataset, split)
-    assert (len(made), made[50]["bounds"]) == (100, {"low": ["25001"], "high": ["25501"]})
-    before = _pages(warehouse)
-    assert len(rows_of(warehouse, dataset, split, made[50]["bounds"])) == 500
-    assert _pages(warehouse) - before < 60
+@pytest.mark.parametrize("columns", [("id",), ("region", "id")])
+def test_a_batch_of_5000_is_read_by_the_index_however_large_the_table(
+    warehouse: Warehouse, columns: tuple[str, ...]
+) -> None:
+    for rows in (50_000, 200_000):
+        warehouse.do("DROP TABLE IF EXISTS source")
+        warehouse.do("CREATE TABLE source (region text, id int, filler text)")
+        warehouse.do(
+            "INSERT INTO source SELECT 'r' || i * 4 / %s, i, repeat('x', 50) FROM generate_series(1, %s) i",
+            *(rows, rows),
+        )
+        key = sql.SQL(", ").join(map(sql.Identifier, columns))
+        warehouse.connection.execute(sql.SQL("ALTER TABLE source ADD PRIMARY KEY ({})").format(key))
+        warehouse.do("ANALYZE source")
+        dataset, split = warehouse.dataset("source"), Split("p", columns, "size", 5000)
+        made = split_table(warehouse, dataset, split)
+        assert len(made) == rows // 5000
+        before = _pages(warehouse)
+        assert len(rows_of(warehouse, dataset, split, made[5]["bounds"])) == 5000
+        # 5,000 rows fill about 60 pages, and their part of the index 20 more.
+        assert _pages(warehouse) - before < 150
 
 
 def _pages(warehouse: Warehouse) -> int:
@@ -168,7 +179,7 @@ def _pages(warehouse: Warehouse) -> int:
     return int(pages)
 
 
-def test_spark_reads_the_batches_of_a_table_in_parallel_parts(
+def test_spark_reads_ranges_in_parallel_parts_and_what_is_ranked_in_one(
     spark: SparkSession, warehouse: Warehouse
 ) -> None:
     dataset = fill(warehouse, ROWS)
@@ -178,13 +189,18 @@ def test_spark_reads_the_batches_of_a_table_in_parallel_parts(
         connection=dataset.connection,
         options={"partition_column": "id", "partitions": "2"},
     )
-    split = Split("p", ("name", "id"), "every", 3)
-    found: Counter[Any] = Counter()
-    for batch in split_table(warehouse, dataset, split):
-        chunk = Chunk(dataid=batch["dataid"], batch=Batch(columns=split.columns, bounds=batch["bounds"]))
-        frame = reading.read(spark.newSession(), parallel, [chunk], [warehouse.host])
-        found.update(tuple(row) for row in frame.collect())
-    assert found == Counter(ROWS)
+    for kind, parts in (("size", {1, 2}), ("every", {1})):
+        split = Split("p", ("name", "id"), kind, 3)  # type: ignore[arg-type]
+        found: Counter[Any] = Counter()
+        counted = set()
+        for batch in split_table(warehouse, dataset, split):
+            chunk = Chunk(dataid=batch["dataid"], batch=Batch(columns=split.columns, bounds=batch["bounds"]))
+            frame = reading.read(spark.newSession(), parallel, [chunk], [warehouse.host])
+            found.update(tuple(row) for row in frame.collect())
+            counted.add(frame.rdd.getNumPartitions())
+        assert found == Counter(ROWS)
+        # To find every 3rd record the server ranks all keys: once, not once for each part.
+        assert counted == parts
 
 
 @pytest.mark.parametrize(("kind", "size"), SPLITS)
@@ -205,6 +221,55 @@ def test_the_batches_of_files_are_the_files(
     assert found == Counter(ROWS)
 
 
+def test_the_batches_of_csv_files_are_the_files_and_an_empty_source_has_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    location = tmp_path / "source"
+    location.mkdir()
+    dataset = Dataset(name="source", format="csv", location=str(location), columns="id int, name string")
+    split = Split("p", ("name",), "size", 2)
+    (location / "a.csv").write_text("1,b\n2,a\n3,c\n3,c\n4,c\n")
+    (location / "b.csv").write_text("7,\n5,ä\n")
+    assert partition.batches(FileSource(spark, dataset, str(location), split.columns), split) == [
+        {"dataid": "p.1", "bounds": {"low": None, "high": ["c"]}, "items": 2},
+        {"dataid": "p.2", "bounds": {"low": ["c"], "high": None}, "items": 4},
+        {"dataid": "p.null", "bounds": {"null": True}, "items": 1},
+    ]
+    for file in location.iterdir():
+        file.write_text("")
+    for kind in ("size", "every", "count"):
+        empty = Split("p", ("name",), kind, 2)
+        assert partition.batches(FileSource(spark, dataset, str(location), ("name",)), empty) == []
+
+
+def test_a_batch_of_parquet_reads_only_files_whose_statistics_reach_into_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    location = str(tmp_path / "source")
+    keyed = spark.range(0, 40_000, 1, 1).selectExpr("concat('r', id div 10000) AS region", "id")
+    keyed.repartitionByRange(8, "id").sortWithinPartitions("id").write.parquet(location)
+    dataset = Dataset(name="source", location=location)
+    for columns in (("id",), ("region", "id")):
+        split = Split("p", columns, "size", 5000)
+        made = partition.batches(FileSource(spark, dataset, location, columns), split)
+        assert len(made) == 8
+        chunk = Chunk(dataid="x", batch=Batch(columns=columns, bounds=made[3]["bounds"]))
+        frame = batches.chosen(spark.read.parquet(location), [chunk])
+        assert len(frame.collect()) == 5000
+        # Of 40,000; the files are about as large as the batches, and need not begin where these do.
+        assert _scanned(frame) <= 20_000
+
+
+def _scanned(frame: DataFrame) -> int:
+    """How many rows came out of the files."""
+    plan = frame._jdf.queryExecution().executedPlan()
+    if plan.nodeName().startswith("AdaptiveSparkPlan"):
+        plan = plan.executedPlan()
+    while plan.children().size():
+        plan = plan.children().head()
+    return int(plan.metrics().apply("numOutputRows").value())
+
+
 def test_a_source_is_split_listed_and_forgotten_from_the_command_line(
     warehouse: Warehouse, connection: psycopg.Connection, run_ctl: RunCtl, tmp_path: Path
 ) -> None:
@@ -215,7 +280,10 @@ def test_a_source_is_split_listed_and_forgotten_from_the_command_line(
         " VALUES ('customers', 'postgres', %s, %s, %s, 'source', %s)",
         [there["hostname"], there["port"], there["database"], there["username"]],
     )
-    env = {"DATAFLOW_ALLOWED_HOSTS": warehouse.host}
+    connection.execute("DROP ROLE IF EXISTS batches_operator")
+    connection.execute("CREATE ROLE batches_operator LOGIN IN ROLE dataflow_operator")
+    operator = conninfo.make_conninfo(connection.info.dsn, user="batches_operator")
+    env = {"DATAFLOW_ALLOWED_HOSTS": warehouse.host, "DATAFLOW_DSN": operator}
 
     def create(name: str, *how: str, key: str = "id") -> Any:
         return run_ctl(

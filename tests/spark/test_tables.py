@@ -12,12 +12,13 @@ import psycopg
 import pytest
 
 from dataflowd import keyfile, seal
+from dataflowd.errors import EXIT
 from dataflowd.faults import AttemptError
 from dataflowd.order import Chunk, Dataset, Input, Output
 from dataflowd.runner import secrets
 from dataflowd.runner.execute import execute, prepare
 from dataflowd.sdk.context import Context
-from dataflowd.tables import reading, writing
+from dataflowd.tables import catalog, ledger, reading, writing
 from dataflowd.tables.place import table_of
 from dataflowd.testing import Recorded
 from tests.fix_tables import DAY, PASSWORD, ROLE
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from dataflowd.order import Order
-    from tests.fix_postgres import Server
+    from tests.fix_postgres import RunCtl, Server
     from tests.fix_tables import Warehouse
+    from tests.fix_world import World
 
 BY_DAY = {"dataid_column": "day"}
 EVERY_TYPE = """
@@ -455,3 +457,43 @@ def test_validate_publishes_rows_where_they_lie(spark: SparkSession, warehouse: 
     assert done["outcome"] == "DONE", done["error"]
     assert (done["outputs"]["t"]["rows"], done["outputs"]["t"]["files"]) == (2, [])
     assert warehouse.do("SELECT count(*) FROM t") == [(3,)]
+
+
+def test_delete_with_data_removes_the_rows_of_its_chunks_and_fences_who_wrote_them(
+    warehouse: Warehouse, world: World, run_ctl: RunCtl
+) -> None:
+    warehouse.do("CREATE TABLE loaded (id int, shard text)")
+    target = warehouse.dataset("loaded", options={"dataid_column": "shard"})
+    with catalog.connection(table_of(target, [warehouse.host])) as opened:
+        table = table_of(target, [warehouse.host])
+        ledger.make(opened, table)
+        for dataid, attempt in (("a", 1), ("b", 2), ("before", 3)):
+            ledger.take(opened, table, dataid, attempt)
+            warehouse.do("INSERT INTO loaded SELECT i, %s FROM generate_series(1, 10) i", dataid)
+            if dataid != "before":
+                ledger.enter(opened, table, dataid, attempt, 10)
+    there = warehouse.there
+    world.dataset("loaded", location=None, format="postgres", tablename="loaded", **there)
+    world.do(
+        """UPDATE dataflow.dataset SET options = '{"dataid_column": "shard"}' WHERE datasetid = 'loaded'"""
+    )
+    world.job("load", "raw", "loaded")
+    world.ready("raw", "a", "b", "before")
+    daemon = world.daemon()
+    assert daemon.finish(*daemon.claim()) == "accepted"
+
+    words = ["delete", "load", "--dataid", "a", "--dataid", "before", "--data", "--yes"]
+    refused = run_ctl(*words, env={"DATAFLOW_ALLOWED_HOSTS": "elsewhere"})
+    assert refused.returncode == EXIT["NOT_ALLOWED"]
+    assert "the runs of load stay" in refused.stderr
+    assert world.status("loaded", "a") == "READY"
+    done = run_ctl(*words, env={"DATAFLOW_ALLOWED_HOSTS": warehouse.host})
+    assert done.returncode == 0, done.stderr
+    assert "deleted 10 rows of loaded" in done.stdout
+    # What was in the table before any attempt published there is nobody's of ours.
+    assert warehouse.do("SELECT shard, count(*) FROM loaded GROUP BY 1 ORDER BY 1") == [
+        ("b", 10),
+        ("before", 10),
+    ]
+    assert [world.status("loaded", dataid) for dataid in ("a", "b")] == [None, "READY"]
+    assert warehouse.do("SELECT fence, attempt FROM dataflow_published WHERE dataid = 'a'") == [(2, None)]

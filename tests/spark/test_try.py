@@ -13,14 +13,15 @@ import pytest
 
 import dataflowd.flow
 from dataflowd.errors import EXIT
+from dataflowd.leftovers import TRIAL, processes
 from dataflowd.order import Trial
 from dataflowd.sdk.sample import sampled
-from dataflowd.trial import PREFIX
-from tests.e2e.ctl_flow import asked
+from dataflowd.supervise import started_at
+from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from pyspark.sql import SparkSession
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
     from tests.fix_postgres import RunCtl
     from tests.fix_world import World
+
+PATIENCE_SECONDS = 300.0  # until Spark has started on a busy machine
 
 FLOW = """
 [flow]
@@ -101,8 +104,12 @@ def shop(world: World, settings: Settings, tmp_path: Path) -> dict[str, str]:
     return {"DATAFLOW_FLOWS": str(flow)}
 
 
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+
+
 def leftovers(temporary_directory: Path) -> list[Path]:
-    return list(temporary_directory.glob(f"{PREFIX}-*"))
+    return list(temporary_directory.glob(f"{TRIAL}-*"))
 
 
 def test_a_trial_shows_what_would_happen_and_changes_nothing(
@@ -176,20 +183,56 @@ def test_what_cannot_be_tried_is_refused_before_spark_starts(
     assert says in result.stderr
 
 
-def test_an_interrupted_trial_leaves_nothing(
-    shop: dict[str, str], dsn: str, settings: Settings, tmp_path: Path, temporary_directory: Path
-) -> None:
+@pytest.fixture
+def begin_trial(
+    shop: dict[str, str], dsn: str, settings: Settings, tmp_path: Path
+) -> Callable[[], subprocess.Popen[bytes]]:
     variables = {name: os.environ[name] for name in ("PATH", "TMPDIR")} | shop
     variables |= {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir), "HOME": str(tmp_path)}
-    words = ["try", "work", "slow", "--rows", "10", "--json"]
-    with subprocess.Popen(
-        [str(Path(sys.executable).parent / "dataflowctl"), *words], env=variables, stdout=subprocess.PIPE
-    ) as process:
-        eventually((tmp_path / "flow" / "begun").exists)
+    command = [str(Path(sys.executable).parent / "dataflowctl"), "try", "work", "slow", "--rows", "10"]
+
+    def begin() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([*command, "--json"], env=variables, stdout=subprocess.PIPE)
+
+    return begin
+
+
+def test_an_interrupted_trial_leaves_nothing(
+    begin_trial: Callable[[], subprocess.Popen[bytes]], tmp_path: Path, temporary_directory: Path
+) -> None:
+    with begin_trial() as process:
+        eventually((tmp_path / "flow" / "begun").exists, seconds=PATIENCE_SECONDS)
         assert leftovers(temporary_directory)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 128 + signal.SIGINT
+        assert process.wait(PATIENCE_SECONDS) == 128 + signal.SIGINT
     assert leftovers(temporary_directory) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_trial_that_is_told_to_end_leaves_nothing(
+    begin_trial: Callable[[], subprocess.Popen[bytes]], temporary_directory: Path, number: signal.Signals
+) -> None:
+    with begin_trial() as process:
+        eventually(lambda: leftovers(temporary_directory))
+        process.send_signal(number)
+        assert process.wait(PATIENCE_SECONDS) == 128 + number
+    assert leftovers(temporary_directory) == []
+
+
+def test_what_a_killed_trial_left_is_removed_by_the_next_command(
+    begin_trial: Callable[[], subprocess.Popen[bytes]], temporary_directory: Path, run_ctl: RunCtl
+) -> None:
+    with begin_trial() as process:
+        [left] = eventually(lambda: leftovers(temporary_directory))
+        assert asked(run_ctl, "gc", "--dry-run")["temporary"] == []
+        # A JVM that is starting does not find out by itself that its directory is gone.
+        jvm = eventually(lambda: [pid for pid in processes(left) if "java" in command_of(pid)])
+        process.kill()
+    assert asked(run_ctl, "gc", "--dry-run")["temporary"] == [str(left)]
+    assert left.exists()
+    assert "removed 1 directory of programs that were killed" in ok(run_ctl("gc"))
+    assert not left.exists()
+    assert not any(started_at(pid) for pid in jvm)
 
 
 def test_the_same_seed_chooses_the_same_rows_however_they_are_split(spark: SparkSession) -> None:

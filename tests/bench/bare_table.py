@@ -1,0 +1,42 @@
+"""What the batches of `bench partition` are compared with: one Spark job over the whole table, written by hand.
+
+`python -m tests.bench.bare_table ROOT PARTS DATASET` answers each line on its standard input with the seconds that reading
+all rows, in PARTS parts side by side, and writing them as Parquet took. It is warm, and reads over the same connection as
+a batch does: what differs is that nothing is split, recorded, checked, published or retried.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from dataflowd.order import Chunk, Dataset
+from dataflowd.tables import reading
+from tests.bench.bare_spark import SPARK
+from tests.bench.batch_flow import etl
+
+
+def main() -> None:
+    root, parts, document = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
+    dataset = Dataset.parse(document)
+    builder: Any = SparkSession.builder.master(f"local[{parts}]")
+    for name, value in (SPARK | {"spark.local.dir": f"{root}/bare_local"}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    print(json.dumps({"seconds": 0}), flush=True)
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        rows = reading.read(spark, dataset, [Chunk(dataid="all")], [str(dataset.connection.hostname)])
+        etl.named(rows).write.parquet(f"{root}/bare_loaded")
+        print(json.dumps({"seconds": time.perf_counter() - began}), flush=True)
+        shutil.rmtree(f"{root}/bare_loaded")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

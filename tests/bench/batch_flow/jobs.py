@@ -1,0 +1,12 @@
+"""The job of the flow: what the program without dataflowd does in one go, for one batch."""
+
+from __future__ import annotations
+
+import etl  # type: ignore[import-not-found] # beside the flow file, where a runner looks
+
+from dataflowd import Context, job
+
+
+@job
+def load(ctx: Context) -> None:
+    ctx.write("bench_loaded", etl.named(ctx.read("bench_customers")))

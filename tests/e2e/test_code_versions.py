@@ -1,0 +1,98 @@
+"""Fix and continue: what other code has made is known as stale before anything runs with the new one."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dataflowd import flow as flows
+from tests.e2e.ctl_flow import asked, ok
+from tests.fix_daemon import eventually
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fix_daemon import Shop, StartDaemon
+    from tests.fix_postgres import RunCtl
+    from tests.fix_world import World
+
+FLOW = """
+[flow]
+name = "shop"
+[dataset.raw]
+format = "csv"
+location = "{root}/raw/{dataid}.csv"
+[dataset.clean]
+location = "{root}/clean"
+[job.work]
+python = "jobs:work"
+inputs = ["raw"]
+outputs = ["clean"]
+"""
+CODE = "from dataflowd import job\n\n\n@job\ndef work(ctx):\n    ctx.write('clean', ctx.read('raw'))\n"
+COMMENTED = '"""All jobs."""\n' + CODE.replace("    ctx", "    # as it is\n    ctx")
+FIXED = CODE.replace("ctx.read('raw')", "ctx.read('raw').distinct()")
+
+
+@pytest.fixture
+def code(shop: Shop, tmp_path: Path) -> Path:
+    shop.flow.write_text(FLOW, encoding="utf-8")
+    path = tmp_path / "jobs.py"
+    path.write_text(CODE, encoding="utf-8")
+    return path
+
+
+def made(world: World, dataid: str) -> None:
+    """A chunk, by the code that the database knows."""
+    world.ready("raw", dataid)
+    daemon = world.daemon(f"maker-{dataid}")
+    [attempt] = daemon.claim()
+    [[code_hash, config_hash]] = world.rows("SELECT code_hash, config_hash FROM dataflow.job")
+    assert daemon.finish(attempt, code_hash=code_hash, config_hash=config_hash) == "accepted"
+    daemon.disconnect()
+
+
+def stale(run_ctl: RunCtl) -> list[tuple[str, list[str]]]:
+    return [(chunk["dataid"], chunk["stale"]) for chunk in asked(run_ctl, "chunks", "clean", "--stale")]
+
+
+def test_apply_tells_of_other_code_and_only_what_that_made_is_run_again(
+    world: World, shop: Shop, code: Path, run_ctl: RunCtl
+) -> None:
+    ok(run_ctl("apply", str(shop.flow)))
+    made(world, "old")
+    code.write_text(COMMENTED, encoding="utf-8")
+    assert "3 unchanged" in ok(run_ctl("apply", str(shop.flow)))
+    assert stale(run_ctl) == []
+
+    code.write_text(FIXED, encoding="utf-8")
+    assert "~ job work: changed (code_hash)" in ok(run_ctl("apply", str(shop.flow), "--dry-run"))
+    assert stale(run_ctl) == []
+    assert "~ job work: changed (code_hash)" in ok(run_ctl("apply", str(shop.flow)))
+    assert "3 unchanged" in ok(run_ctl("apply", str(shop.flow)))
+    made(world, "new")
+    assert stale(run_ctl) == [("old", ["CODE"])]
+    assert world.rows("SELECT dataid, because FROM dataflow.stale") == [("old", ["CODE"])]
+    assert asked(run_ctl, "resubmit", "work", "--stale", "--yes")["count"] == 1
+    assert world.queue() == {("work", "old")}
+    made_again = world.daemon("again")
+    assert made_again.runs() == {("work", "old")}
+
+
+def test_a_daemon_tells_of_other_code_when_it_starts_and_when_it_reloads_and_has_nothing_to_do(
+    world: World, shop: Shop, code: Path, start_daemon: StartDaemon, run_ctl: RunCtl
+) -> None:
+    flows.apply(world.connection, flows.load(shop.flow, shop.settings))
+    daemon = start_daemon(engine="spark")
+    daemon.stop()
+    made(world, "old")
+    assert stale(run_ctl) == []
+    code.write_text(FIXED, encoding="utf-8")
+    daemon = start_daemon(engine="spark")
+    assert stale(run_ctl) == [("old", ["CODE"])]
+    code.write_text(CODE, encoding="utf-8")
+    daemon.signal(signal.SIGHUP)
+    daemon.said("daemon.reloaded")
+    eventually(lambda: stale(run_ctl) == [])
