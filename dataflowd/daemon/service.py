@@ -56,8 +56,8 @@ DRAIN_SAY_SECONDS = 30.0
 STOP_SECONDS = 30.0  # for stopped attempts to be gone and told
 FAREWELL_SECONDS = 5.0
 SHOWN = 10
-# What the database or the outside was told at the start holds until a restart.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# What the database or the outside was told at the start holds until a restart.
 FIXED = (
     "dsn",
     "data_dir",
