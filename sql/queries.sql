@@ -106,8 +106,11 @@ SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid)
 FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[]) AS s (attempt, token);
 
 -- daemon_look: whether work waits now that this host can do, whether runs have to be judged again, and seconds until a retry is due
+-- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows)
 SELECT
-    EXISTS (SELECT FROM dataflow.work WHERE not_before IS NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
+    (SELECT coalesce(sum(chunks), 0) FROM dataflow.counter
+        WHERE locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[])))
+    > (SELECT count(*) FROM dataflow.work WHERE not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
     EXISTS (SELECT FROM dataflow.recheck),
     (SELECT extract(epoch FROM min(not_before) - clock_timestamp())::double precision FROM dataflow.work WHERE not_before IS NOT NULL);
 

@@ -464,6 +464,9 @@ DECLARE
 BEGIN
     PERFORM dataflow._known_job(claim_run.of_job);
     PERFORM dataflow._checked_dataid(claim_run.of_dataid);
+    IF claim_run.forced IS NULL THEN
+        RAISE EXCEPTION 'forced cannot be NULL' USING ERRCODE = 'DF400', HINT = 'it is true or false';
+    END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
     daemon_environment := dataflow._leased(claim_run.daemon, claim_run.incarnation);
     SELECT format('dataset %s belongs to environment %s, and this host works for %s', d.datasetid, d.environment, daemon_environment) INTO stopper
