@@ -292,13 +292,12 @@ def _schema(connection: psycopg.Connection) -> Finding:
     found = migrate.drift(connection)
     if found.is_current:
         return Finding("schema", "ok", "up to date")
-    if found.unknown:
-        return Finding(
-            "schema",
-            "failed",
-            f"newer than this program: {', '.join(found.unknown)}",
-            "upgrade dataflowd on this host",
-        )
+    if found.is_newer:
+        newer = f"newer than this program: {', '.join(found.unknown) or found.made_by}"
+        remedy = "upgrade dataflowd on this host"
+        if found.serves_us:
+            return Finding("schema", "warning", f"{newer}; it still serves this one", remedy)
+        return Finding("schema", "failed", newer, remedy)
     if found.edited:
         return Finding(
             "schema",

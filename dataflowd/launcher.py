@@ -116,9 +116,24 @@ def _tell_versions(current: Settings, declared: Declared) -> None:
 
 
 def _check_schema(current: Settings) -> None:
+    """A newer schema that still serves this release will do: the host is upgraded when its turn comes."""
     with db.connect(current, "dataflowd") as connection:
-        if not migrate.drift(connection).is_current:
-            raise SchemaMismatchError(
-                "the database's schema is not the one that this program was made for",
-                "run `dataflowctl init`, or upgrade dataflowd on this host",
-            )
+        found = migrate.drift(connection)
+    if found.is_current:
+        return
+    if found.serves_us:
+        log.logger(__name__).warning(
+            "schema.newer",
+            schema=found.made_by,
+            remedy="upgrade dataflowd on this host before the next release",
+        )
+        return
+    if found.is_newer:
+        raise SchemaMismatchError(
+            f"the database's schema is of {found.made_by or 'a newer release'}, and serves none before {found.serves_from or 'it'}",
+            "upgrade dataflowd on this host",
+        )
+    raise SchemaMismatchError(
+        "the database's schema is not the one that this program was made for",
+        "run `dataflowctl init`, or upgrade dataflowd on this host",
+    )

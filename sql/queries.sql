@@ -6,9 +6,30 @@ SELECT pg_advisory_lock(hashtextextended('dataflow.migrate', 0));
 -- migration_unlock: let the next one in
 SELECT pg_advisory_unlock(hashtextextended('dataflow.migrate', 0));
 
--- migration_timeout: a migration may take long, but never wait for ever
+-- migration_patience: whoever upgrades now may be at a long migration
 SET LOCAL statement_timeout = '1h';
+
+-- migration_timeout: a migration may take long, but whoever works meanwhile does not wait for it behind a third who holds a lock:
+-- it lets go and tries again, before the server would look for a deadlock and end somebody else's statement
+SET LOCAL statement_timeout = '1h';
+SET LOCAL lock_timeout = '500ms';
 SET LOCAL check_function_bodies = off;
+
+-- migration_quiet: the tables whose triggers are made anew, in the order in which a claim locks them
+LOCK TABLE dataflow.control, dataflow.work, dataflow.datastatus, dataflow.dataset, dataflow.job_input, dataflow.job_output
+IN SHARE ROW EXCLUSIVE MODE;
+
+-- migration_blockers: who holds locks on our tables, and since when
+SELECT DISTINCT a.pid, a.usename::text, a.application_name, a.xact_start::text FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.granted AND a.pid <> pg_backend_pid()
+    AND l.relation IN (SELECT c.oid FROM pg_class c WHERE c.relnamespace = to_regnamespace('dataflow')) AND a.xact_start < now() - interval '1 second'
+ORDER BY a.xact_start::text;
+
+-- schema_version_exists: NULL for a schema that is older than the function
+SELECT to_regprocedure('dataflow.schema_version()')::text;
+
+-- schema_version: which release made the schema, and from which on it serves programs
+SELECT made_by, serves_from FROM dataflow.schema_version();
 
 -- migration_owner: what follows belongs to dataflow_admin; before the first migration there is no such role
 SELECT set_config('role', 'dataflow_admin', true) WHERE to_regrole('dataflow_admin') IS NOT NULL;
@@ -106,8 +127,11 @@ SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid)
 FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[]) AS s (attempt, token);
 
 -- daemon_look: whether work waits now that this host can do, whether runs have to be judged again, and seconds until a retry is due
+-- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows)
 SELECT
-    EXISTS (SELECT FROM dataflow.work WHERE not_before IS NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
+    (SELECT coalesce(sum(chunks), 0) FROM dataflow.counter
+        WHERE locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[])))
+    > (SELECT count(*) FROM dataflow.work WHERE not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
     EXISTS (SELECT FROM dataflow.recheck),
     (SELECT extract(epoch FROM min(not_before) - clock_timestamp())::double precision FROM dataflow.work WHERE not_before IS NOT NULL);
 

@@ -138,6 +138,7 @@ class World:
     dsn: str
     connection: psycopg.Connection
     daemons: list[Daemon] = field(default_factory=list)
+    _digest: sql.Composed | None = None
 
     def rows(self, statement: LiteralString, *parameters: Any) -> list[Row]:
         return self.connection.execute(statement, parameters).fetchall()
@@ -285,26 +286,16 @@ class World:
         )
 
     def everything(self) -> str:
-        """All that is stored, to show that a refused statement changed nothing."""
-        return json.dumps(
-            self.rows(
-                "SELECT 'datastatus', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.datastatus t"
+        """A digest of every table, to show that what was refused changed nothing."""
+        if self._digest is None:
+            tables = self.rows(
+                "SELECT tablename FROM pg_tables WHERE schemaname = 'dataflow' ORDER BY tablename"
             )
-            + self.rows(
-                "SELECT 'attempt', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.attempt t"
+            each = sql.SQL("SELECT {}, md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.{} t")
+            self._digest = sql.SQL(" UNION ALL ").join(
+                each.format(sql.Literal(table), sql.Identifier(table)) for [table] in tables
             )
-            + self.rows("SELECT 'work', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.work t")
-            + self.rows("SELECT 'event', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.event t")
-            + self.rows(
-                "SELECT 'control', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.control t"
-            )
-            + self.rows(
-                "SELECT 'manifest', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.manifest t"
-            )
-            + self.rows(
-                "SELECT 'input', md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.job_input t"
-            )
-        )
+        return json.dumps(self.connection.execute(self._digest).fetchall())
 
     def close(self) -> None:
         for daemon in self.daemons:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATTERN = "a dataid, a glob (2026-01-*) or a range (2026-01-01..2026-01-31)"
+AGE_DIGITS = 12
+AGE_MOST = timedelta(days=36_500)  # older than any of our events
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; the keys are listed below.")]
@@ -51,7 +53,7 @@ def moment(text: str | None) -> datetime | None:
         return datetime.now(UTC) - age
     try:
         return datetime.fromisoformat(text).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):
         raise typer.BadParameter(
             f"{text!r} is neither a time (2026-01-31T08:00) nor an age (90m, 12h, 3d)"
         ) from None
@@ -66,7 +68,10 @@ def age(text: str) -> timedelta:
 
 def _age(text: str) -> timedelta | None:
     number, unit = text[:-1], text[-1:]
-    return timedelta(**{UNITS[unit]: int(number)}) if unit in UNITS and number.isdecimal() else None
+    if unit not in UNITS or not number.isdecimal() or len(number) > AGE_DIGITS:
+        return None
+    found = timedelta(**{UNITS[unit]: int(number)})
+    return found if found <= AGE_MOST else None
 
 
 def selector(**given: Any) -> dict[str, Any]:

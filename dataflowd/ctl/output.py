@@ -126,6 +126,10 @@ def _hung_up(error: BrokenPipeError | SystemExit) -> int:
 def _bug(error: Exception) -> int:
     if os.environ.get(DEBUG_VARIABLE):
         raise error
+    if isinstance(error, UnicodeEncodeError):
+        # Only an argument has bytes that are no text: whatever else comes in is read as UTF-8.
+        _complain("USAGE", f"{error.object!r:.100} has bytes that are no UTF-8", "type it anew")
+        return EXIT["USAGE"]
     _complain(
         "INTERNAL",
         f"{type(error).__name__}: {error}",

@@ -91,8 +91,7 @@ def _lines(path: Path) -> list[str]:
 
     try:
         text = sys.stdin.read() if path == STDIN else path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise NotFoundError(
-            f"{path} cannot be read: {error.strerror}", "name a file of dataids, one a line"
-        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise NotFoundError(f"{path} cannot be read: {why}", "name a file of dataids, one a line") from None
     return [line.strip() for line in text.splitlines() if line.strip()]

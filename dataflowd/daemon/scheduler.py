@@ -72,6 +72,12 @@ async def _claim(state: State, wanted: int) -> int:
     try:
         attempts = await _taken(state, wanted)
         pool.start(state, attempts)
+    except psycopg.Error as error:
+        if error.sqlstate not in db.RAISED_BY_FUNCTIONS:
+            # The locks that it took outlive its transaction, and would keep others from these runs for as long as this
+            # session lives. A new one retakes those of what runs.
+            await state.claims.link.close()
+        raise
     finally:
         state.claiming = False
         state.emptied.set()

@@ -152,7 +152,8 @@ async def _register(state: State) -> None:
         await leases.start(state)
         await control.read(state)
         if state.once:
-            await calls.tick(state.link)
+            while await calls.tick(state.link):
+                pass
     except (LostLinkError, TimeoutError) as error:
         raise DatabaseUnreachableError(
             f"the database does not answer: {error}", "`dataflowctl doctor` tries each part"

@@ -258,7 +258,7 @@ class SparkEngine:
         if pending.result is None:
             return self._died(runner, attempt, run, together)
         self._suspects.discard(run)
-        return Result(attempt=attempt.attempt, token=attempt.token, **pending.result)
+        return result_of(attempt, pending.result)
 
     async def _answer(self, runner: Runner, attempt: Attempt, asked: asyncio.Queue[None]) -> None:
         """The runner has no credentials to ask the database itself."""
@@ -293,6 +293,12 @@ class SparkEngine:
         usage = runner.exit.usage if runner.exit else {}
         said = f"the runner died while it executed this attempt: {how}\n{tail}".rstrip()
         return failed(attempt, "RUNNER_DIED", said, usage=usage)
+
+
+def result_of(attempt: Attempt, said: dict[str, Any]) -> Result:
+    """What the runner said in the end; a preview is a trial's, and nothing to store."""
+    stored = {name: value for name, value in said.items() if name != "preview"}
+    return Result(attempt=attempt.attempt, token=attempt.token, **stored)
 
 
 def _hearing(

@@ -82,7 +82,7 @@ def _location(section: Section, settings: Settings) -> str | None:
         return location.resolve(value, settings)
     except BadLocationError as error:
         section.wrong("location", error.what, error.remedy)
-        return value
+        return None
 
 
 def _port(section: Section) -> int | None:

@@ -63,6 +63,15 @@ _RESULT: dict[str, Kinds] = {
     "applied": (bool, *_LOST),
     "preview": (dict,),  # of a trial
 }
+# Of what an output's manifest holds; the database judges the rest.
+_MANIFEST: dict[str, Kinds] = {
+    "location": (*_TEXT, *_LOST),
+    "files": (list, *_LOST),
+    "bytes": (*_WHOLE, *_LOST),
+    "rows": (*_WHOLE, *_LOST),
+    "columns": (*_TEXT, *_LOST),
+    "fingerprint": (*_TEXT, *_LOST),
+}
 OUTCOMES = ("DONE", "FAILED")
 
 
@@ -112,6 +121,16 @@ def check(message: Message) -> None:
         _require("a result", result, {name: kinds for name, kinds in _RESULT.items() if name in result})
         if result.get("outcome") not in OUTCOMES:
             raise WireError(f"a result has the outcome {result.get('outcome')!r:.50}")
+        _check_details(result)
+
+
+def _check_details(result: Message) -> None:
+    for name, manifest in result.get("outputs", {}).items():
+        _require("a result", {name: manifest}, {name: (dict,)})
+        _require("a manifest", manifest, {key: kinds for key, kinds in _MANIFEST.items() if key in manifest})
+    for kind in ("checks", "nodes", "quarantine"):
+        for each in result.get(kind, []):
+            _require("a result", {kind: each}, {kind: (dict,)})
 
 
 def _require(what: str, found: Message, wanted: Mapping[str, Kinds]) -> None:

@@ -113,6 +113,33 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.stop_daemon(text, uuid) IS 'A daemon says that it has stopped: whatever it still held may be rescued at once';
 
+-- A backup does not know what happened after it: attempts that were made then have used numbers, directories of that name, and
+-- the fences of tables. Their numbers are passed over. No daemon of the dump is connected to this server.
+CREATE OR REPLACE FUNCTION dataflow.restored(passed_over bigint DEFAULT 1000000) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    last bigint;
+BEGIN
+    IF coalesce(passed_over, 0) < 1 THEN
+        RAISE EXCEPTION 'so many attempts cannot be passed over: %', coalesce(passed_over::text, 'NULL') USING ERRCODE = 'DF400',
+            HINT = 'name more than were made since the backup; a million by default';
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    IF EXISTS (SELECT FROM dataflow.daemon d JOIN pg_stat_activity a ON a.pid = d.session_pid
+        WHERE d.stopped IS NULL AND a.datname = current_database() AND a.application_name = 'dataflowd ' || d.daemon) THEN
+        RAISE EXCEPTION 'a daemon works on this database' USING ERRCODE = 'DF409', HINT = 'call it after the restore, before the first daemon starts';
+    END IF;
+    last := setval(pg_get_serial_sequence('dataflow.attempt', 'attempt'), coalesce((SELECT max(a.attempt) FROM dataflow.attempt a), 0) + passed_over);
+    UPDATE dataflow.daemon d SET session_pid = NULL, lease_until = clock_timestamp() WHERE d.stopped IS NULL;
+    INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'RESTORED', format('attempts go on at %s', last + 1));
+    RETURN last + 1;
+END $$;
+COMMENT ON FUNCTION dataflow.restored(bigint) IS
+    'After a restore from a backup, before the first daemon starts: passes over the numbers of attempts that were made since, and lets what was in flight be rescued at once; returns the number of the next attempt';
+
 -- Where the last claim of this session ended in a job's queue. While somebody holds an old snapshot, what was claimed
 -- since stays in the index as dead entries; starting here, a claim does not walk over them. A hint, kept in the session:
 -- nothing is lost with it.
@@ -464,6 +491,9 @@ DECLARE
 BEGIN
     PERFORM dataflow._known_job(claim_run.of_job);
     PERFORM dataflow._checked_dataid(claim_run.of_dataid);
+    IF claim_run.forced IS NULL THEN
+        RAISE EXCEPTION 'forced cannot be NULL' USING ERRCODE = 'DF400', HINT = 'it is true or false';
+    END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
     daemon_environment := dataflow._leased(claim_run.daemon, claim_run.incarnation);
     SELECT format('dataset %s belongs to environment %s, and this host works for %s', d.datasetid, d.environment, daemon_environment) INTO stopper

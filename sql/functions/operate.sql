@@ -809,6 +809,11 @@ BEGIN
         moment := dataflow.period_start(unit, low, 'UTC');
         until := dataflow.period_start(unit, high, 'UTC');
         IF moment <= until THEN
+            -- Seen at once where it is far too long; the last million is counted.
+            IF (until - moment) / at_most > (CASE unit WHEN 'hour' THEN interval '1 hour' WHEN 'day' THEN interval '25 hours'
+                WHEN 'week' THEN interval '8 days' ELSE interval '31 days' END) THEN
+                RAISE EXCEPTION 'the range % has more than % dataids', bounds, at_most USING ERRCODE = 'DF400', HINT = 'register it in parts';
+            END IF;
             WHILE moment <= until LOOP
                 made := made + 1;
                 IF made > at_most THEN

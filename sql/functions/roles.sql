@@ -19,7 +19,7 @@ GRANT SELECT (daemon, hostname, pid, session_pid, environment, version, jobs, st
     TO dataflow_reader;
 
 GRANT EXECUTE ON FUNCTION
-    dataflow.five_questions(text, text), dataflow.required_inputs(text, text), dataflow.affected_runs(text, text),
+    dataflow.schema_version(), dataflow.five_questions(text, text), dataflow.required_inputs(text, text), dataflow.affected_runs(text, text),
     dataflow.output_dataid(text, text, text), dataflow.data_location(text, text), dataflow.trial_order(text, text), dataflow.fixed_paths(text, text, integer),
     dataflow._written_to(dataflow.dataset), dataflow.next_inputs(text), dataflow.history(text, text),
     dataflow.status(), dataflow.select_runs(jsonb), dataflow.matches(text, text), dataflow.sortkey(text), dataflow.next_tick(),

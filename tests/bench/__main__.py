@@ -6,41 +6,31 @@ A goal that is missed is printed and is no error: the figures say what they say,
 from __future__ import annotations
 
 import argparse
+import importlib
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.bench import (
-    claim,
-    drain,
-    gather,
-    latency,
-    partition,
-    recovery,
-    register,
-    resubmit,
-    server,
-    spark,
-    status,
-)
+from tests.bench import gather, server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.bench.report import Result
     from tests.bench.server import Place
 
-BENCHES: dict[str, Callable[[Place], Iterator[Result]]] = {
-    "claim": claim.run,
-    "register": register.run,
-    "resubmit": resubmit.run,
-    "status": status.run,
-    "latency": latency.run,
-    "drain": drain.run,
-    "recovery": recovery.run,
-    "partition": partition.run,
-    "spark": spark.run,
-}
+BENCHES = (
+    "claim",
+    "register",
+    "resubmit",
+    "status",
+    "latency",
+    "drain",
+    "recovery",
+    "partition",
+    "spark",
+    "soak",
+)
 LARGEST = 1_000_000
 LARGEST_FULL = 10_000_000
 
@@ -69,11 +59,17 @@ def main() -> None:
         facts = gather.machine(place.server.database("postgres")) if arguments.keep else {}
         results = []
         for name in BENCHES if arguments.name == "all" else [arguments.name]:
-            for result in BENCHES[name](place):
+            for result in _run(name, place):
                 print(result.line(), flush=True)
                 results.append(result)
                 if arguments.keep:  # what was found so far stays, whatever comes later
                     gather.write(arguments.keep, facts, results)
+
+
+def _run(name: str, place: Place) -> Iterator[Result]:
+    """Imported when it is wanted: not every bench needs the peers to be installed."""
+    results: Iterator[Result] = importlib.import_module(f"tests.bench.{name}").run(place)
+    return results
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from dataflowd import db
 from tests.fix_postgres import Server, database
 from tests.fix_world import Daemon, World
 
@@ -186,3 +187,34 @@ def test_a_claim_does_not_walk_over_what_was_claimed_while_an_old_snapshot_is_he
         after = crowd.claim()
     crowd.daemon.connection.execute("SELECT set_config('dataflow.look_cost', '0', false)")
     assert after <= before * GROWTH + DEEPER, f"{before} pages before, {after} after 6,000 dead entries"
+
+
+def test_a_finish_does_not_depend_on_how_many_others_run(crowds: tuple[Crowd, Crowd]) -> None:
+    """Also when the statistics were taken at a moment when nothing ran."""
+    crowd = crowds[1]
+    crowd.world.do("ANALYZE dataflow.attempt")
+    before = crowd.finish()
+    others = crowd.daemon.claim(600)
+    crowd.daemon.connection.execute("DISCARD PLANS")
+    after = crowd.finish()
+    crowd.daemon.finish(*others)
+    assert after <= before * GROWTH + DEEPER, f"{before} pages alone, {after} beside 600 others"
+
+
+def test_a_rescue_and_a_look_touch_as_little_while_an_old_snapshot_is_held(
+    crowds: tuple[Crowd, Crowd],
+) -> None:
+    crowd = crowds[0]
+    look: LiteralString = db.query("daemon_look").replace("%(jobs)s", "NULL").rstrip(";")
+    crowd.world.do("SELECT dataflow.ready('raw', ARRAY(SELECT i::text FROM generate_series(2001, 6000) i))")
+    before = [crowd.touched("SELECT * FROM dataflow.rescue()"), crowd.touched(look)]
+    with psycopg.connect(crowd.world.dsn) as holder:
+        holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        holder.execute("SELECT pg_current_xact_id()")
+        for _ in range(20):
+            attempts = crowd.daemon.claim(200)
+            assert crowd.daemon.finish(*attempts) == "accepted"
+        crowd.daemon.connection.execute("SELECT * FROM dataflow.rescue()")
+        after = [crowd.touched("SELECT * FROM dataflow.rescue()"), crowd.touched(look)]
+    for few, many in zip(before, after, strict=True):
+        assert many <= few * GROWTH + DEEPER, f"{before} pages before, {after} after 4,000 dead entries"

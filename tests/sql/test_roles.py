@@ -72,7 +72,7 @@ CALLS = {
         data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
         matches next_inputs next_tick output_dataid overview partitionings period_add period_id
         period_start plan_flow preview_order prunable quarantine_export quarantine_groups
-        quarantine_record quarantined rates required_inputs root_causes run_state runs sealing_key
+        quarantine_record quarantined rates required_inputs root_causes run_state runs schema_version sealing_key
         select_chunks select_runs sortkey status trial_order why
     """,
     "dataflow_operator": """

@@ -1,0 +1,339 @@
+-- The queries that Python sends, each under its name and purpose. Rules live in functions/, not here.
+
+-- migration_lock: wait for whoever else is upgrading this database
+SELECT pg_advisory_lock(hashtextextended('dataflow.migrate', 0));
+
+-- migration_unlock: let the next one in
+SELECT pg_advisory_unlock(hashtextextended('dataflow.migrate', 0));
+
+-- migration_timeout: a migration may take long, but never wait for ever
+SET LOCAL statement_timeout = '1h';
+SET LOCAL check_function_bodies = off;
+
+-- migration_owner: what follows belongs to dataflow_admin; before the first migration there is no such role
+SELECT set_config('role', 'dataflow_admin', true) WHERE to_regrole('dataflow_admin') IS NOT NULL;
+
+-- migration_bookkeeping: what was applied, with its checksum
+CREATE SCHEMA IF NOT EXISTS dataflow;
+CREATE TABLE IF NOT EXISTS dataflow.migration (
+    name text PRIMARY KEY,
+    checksum text NOT NULL,
+    applied timestamptz NOT NULL DEFAULT now()
+);
+COMMENT ON TABLE dataflow.migration IS 'Files of sql/ that were applied to this database';
+COMMENT ON COLUMN dataflow.migration.name IS 'File name; functions/<name> for those that are applied again when they change';
+COMMENT ON COLUMN dataflow.migration.checksum IS 'SHA-256 of the file as it was applied';
+COMMENT ON COLUMN dataflow.migration.applied IS 'When it was applied last';
+
+-- migration_exists: NULL when this database was never initialised
+SELECT to_regclass('dataflow.migration')::text;
+
+-- migration_applied: names and checksums of all that was applied
+SELECT name, checksum FROM dataflow.migration;
+
+-- migration_record: remember that a file was applied
+INSERT INTO dataflow.migration (name, checksum) VALUES (%(name)s, %(checksum)s)
+ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied = now();
+
+-- doctor_roles: which of the four roles this user has
+SELECT rolname::text FROM pg_roles
+WHERE rolname IN ('dataflow_admin', 'dataflow_operator', 'dataflow_reader', 'dataflow_daemon')
+    AND pg_has_role(current_user, oid, 'MEMBER')
+ORDER BY rolname;
+
+-- doctor_session: the server process that answers, and its clock
+SELECT pg_backend_pid(), clock_timestamp();
+
+-- doctor_listen: the first half of a test of NOTIFY
+LISTEN dataflow_doctor;
+
+-- doctor_notify: the second half, from another connection
+SELECT pg_notify('dataflow_doctor', %(payload)s);
+
+-- flow_apply: compare a flow with the database and, unless it is a dry run, write the difference
+SELECT kind, name, action, changed FROM dataflow.apply_flow(%(flow)s, %(prune)s, %(dry_run)s);
+
+-- flow_conflicts: what belongs to another flow, so that this one cannot be applied
+SELECT kind, name, datasetid, what, remedy FROM dataflow.flow_conflicts(%(flow)s, %(prune)s);
+
+-- daemon_register: announce a daemon and start its lease
+SELECT dataflow.register_daemon(%(daemon)s, %(hostname)s, %(pid)s, make_interval(secs => %(lease)s), %(environment)s, %(version)s);
+
+-- daemon_serve: say which jobs this host has the code of
+SELECT dataflow.serve_jobs(%(daemon)s, %(incarnation)s, %(jobs)s::text[]);
+
+-- daemon_claim: take ready runs
+SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
+FROM dataflow.claim(%(daemon)s, %(incarnation)s, %(want)s);
+
+-- daemon_claim_run: take one run that a person has named
+SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
+FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, %(jobid)s, %(dataid)s, %(forced)s);
+
+-- daemon_finish: end attempts, a batch at a time
+SELECT attempt, verdict FROM dataflow.finish(%(results)s);
+
+-- daemon_renew: prolong the lease; NULL: this incarnation is no longer the daemon of that name
+SELECT dataflow.renew_lease(%(daemon)s, %(incarnation)s);
+
+-- daemon_end_session: a session that this daemon lost may live on in the server and hold its locks
+SELECT pg_terminate_backend(a.pid, 5000) FROM dataflow.daemon d JOIN pg_stat_activity a ON a.pid = d.session_pid
+WHERE d.daemon = %(daemon)s AND d.incarnation = %(incarnation)s
+    AND a.pid <> pg_backend_pid() AND a.datname = current_database() AND a.usename = current_user
+    AND a.application_name = current_setting('application_name');
+
+-- daemon_retake: after a lost connection, the attempts that are still this daemon's
+SELECT attempt, token::text, jobid, dataid FROM dataflow.retake(%(daemon)s, %(incarnation)s);
+
+-- daemon_stop: say that nothing runs any more
+SELECT dataflow.stop_daemon(%(daemon)s, %(incarnation)s);
+
+-- daemon_neighbours: daemons of this host that did not stop in order
+SELECT daemon::text, incarnation, pid, extract(epoch FROM started)::double precision FROM dataflow.daemon
+WHERE hostname = %(hostname)s AND stopped IS NULL;
+
+-- daemon_expire: a daemon's process is dead
+SELECT dataflow.expire_daemon(%(daemon)s, %(incarnation)s);
+
+-- daemon_rescue: take back what dead daemons left
+SELECT attempt, jobid, dataid, daemon, tag FROM dataflow.rescue();
+
+-- daemon_cancelled: which attempts are no longer this daemon's
+SELECT dataflow.cancelled(%(daemon)s, %(incarnation)s, %(attempts)s);
+
+-- daemon_started: the code of these attempts runs; false: it should not
+SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid)
+FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[]) AS s (attempt, token);
+
+-- daemon_look: whether work waits now that this host can do, whether runs have to be judged again, and seconds until a retry is due
+SELECT
+    EXISTS (SELECT FROM dataflow.work WHERE not_before IS NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
+    EXISTS (SELECT FROM dataflow.recheck),
+    (SELECT extract(epoch FROM min(not_before) - clock_timestamp())::double precision FROM dataflow.work WHERE not_before IS NOT NULL);
+
+-- daemon_limits: the global limit, this daemon's own, and whether either is paused
+SELECT g.concurrency, d.concurrency, g.paused OR coalesce(d.paused, false)
+FROM dataflow.control g LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || %(daemon)s
+WHERE g.scope = 'global';
+
+-- daemon_waited: how many seconds these attempts' runs had been ready when they were claimed; a retry is ready when it is due
+SELECT a.attempt, extract(epoch FROM a.claimed - greatest(q.at, before.retry_at))::double precision
+FROM unnest(%(attempts)s::bigint[]) AS n (attempt)
+JOIN dataflow.attempt a ON a.attempt = n.attempt
+CROSS JOIN LATERAL (
+    SELECT e.at FROM dataflow.event e WHERE e.jobid = a.jobid AND e.dataid = a.dataid AND e.kind = 'queued' AND e.at <= a.claimed
+    ORDER BY e.event DESC LIMIT 1
+) AS q
+LEFT JOIN LATERAL (
+    SELECT p.retry_at FROM dataflow.attempt p
+    WHERE a.number > 1 AND p.jobid = a.jobid AND p.dataid = a.dataid AND p.number = a.number - 1 AND p.retry_at <= a.claimed LIMIT 1
+) AS before ON true;
+
+-- daemon_tick: make the due periods of calendars READY
+SELECT dataflow.tick();
+
+-- daemon_next_tick: seconds until the next period is due
+SELECT extract(epoch FROM dataflow.next_tick() - clock_timestamp())::double precision;
+
+-- daemon_fold: add up the counters
+SELECT dataflow.fold_counters();
+
+-- daemon_queued: how many runs are queued
+SELECT coalesce(sum(chunks), 0)::bigint FROM dataflow.counter WHERE locktype = 'WORK';
+
+-- daemon_status: each job's runs by status, what is queued, and for how many seconds the oldest has waited
+SELECT jobid, ready, running, failed, resubmit, held, queued, retry_later,
+    coalesce(extract(epoch FROM clock_timestamp() - oldest_queued), 0)::double precision
+FROM dataflow.status();
+
+-- daemon_listen: hear that something changed
+LISTEN dataflow;
+
+-- daemon_echo: a notification to ourselves, to see that notifications arrive
+SELECT pg_notify('dataflow', %(payload)s);
+
+-- status: what needs a hand, daemons, limits and jobs, as one JSON object
+SELECT dataflow.overview(%(jobid)s) AS overview;
+
+-- status_listen: hear of changes; a notice is a hint only
+LISTEN dataflow;
+LISTEN dataflow_status;
+
+-- chunks: a page of a dataset's chunks
+SELECT * FROM dataflow.chunks(%(datasetid)s, %(statuses)s::text[], %(first)s, %(last)s, %(pattern)s, %(stale)s, %(sort)s, %(descending)s, %(at_most)s);
+
+-- chunk_map: a dataset as lines of one character a chunk
+SELECT * FROM dataflow.chunk_map(%(datasetid)s, %(width)s, %(first)s, %(last)s);
+
+-- runs: recent runs by their last attempt
+SELECT * FROM dataflow.runs(%(jobid)s, %(failed)s, %(since)s::timestamptz, %(at_most)s);
+
+-- attempts: all attempts of one run
+SELECT * FROM dataflow.attempts(%(jobid)s, %(dataid)s);
+
+-- why: the five questions about one run, and what else keeps it
+SELECT * FROM dataflow.why(%(jobid)s, %(dataid)s);
+
+-- blockers: what keeps the runs of a job, most frequent first
+SELECT * FROM dataflow.blockers(%(jobid)s);
+
+-- history: the story of one run
+SELECT * FROM dataflow.history(%(jobid)s, %(dataid)s);
+
+-- resubmit: choose runs and run them again, or only show them
+SELECT * FROM dataflow.resubmit(%(selector)s, %(downstream)s, %(dry_run)s);
+
+-- hold: put an operator's hand on chunks, or only show them
+SELECT * FROM dataflow.hold_chunks(%(selector)s, %(reason)s, %(dry_run)s);
+
+-- release: take the hand off again
+SELECT * FROM dataflow.release_chunks(%(selector)s, %(dry_run)s);
+
+-- cancel: stop running attempts, or only show them
+SELECT * FROM dataflow.cancel_runs(%(selector)s, %(reason)s, %(dry_run)s);
+
+-- pause: stop or start claiming in scopes
+SELECT * FROM dataflow.pause_scopes(%(jobs)s::text[], %(dataset)s, %(daemon)s, %(paused)s);
+
+-- limits: every limit and pause in force
+SELECT * FROM dataflow.limits WHERE %(scope)s::text IS NULL OR scope = %(scope)s ORDER BY scope <> 'global', scope;
+
+-- set_concurrency: attempts at a time in a scope
+SELECT dataflow.set_concurrency(%(scope)s, %(concurrency)s::integer);
+
+-- shed: stop what runs beyond a limit, or only show it
+SELECT * FROM dataflow.shed(%(scope)s, %(concurrency)s::integer, %(dry_run)s);
+
+-- dataid_range: all dataids of A..B
+SELECT dataflow.dataid_range(%(bounds)s) AS dataid;
+
+-- ready: register external chunks
+SELECT dataflow.ready(%(datasetid)s, %(dataids)s::text[], %(validated)s, %(reason)s) AS registered;
+
+-- jobs: what is declared
+SELECT * FROM dataflow.jobs WHERE %(retired)s OR retired IS NULL ORDER BY jobid;
+
+-- datasets: what is declared
+SELECT * FROM dataflow.datasets WHERE %(retired)s OR retired IS NULL ORDER BY datasetid;
+
+-- lineage: what a dataset or chunk is made of, and what is made of it
+SELECT * FROM dataflow.lineage(%(datasetid)s, %(dataid)s);
+
+-- job_stats: all about a job, as one JSON object
+SELECT dataflow.job_stats(%(jobid)s) AS stats;
+
+-- quarantine_list: records that were set aside, by job and reason
+SELECT * FROM dataflow.quarantine_groups(%(jobid)s, %(pattern)s, %(resolved)s);
+
+-- quarantine_records: each of them
+SELECT * FROM dataflow.quarantined(%(jobid)s, %(pattern)s, %(resolved)s, %(at_most)s);
+
+-- quarantine_show: one of them
+SELECT dataflow.quarantine_record(%(jobid)s, %(dataid)s, %(itemid)s) AS record;
+
+-- quarantine_resolve: mark records as dealt with
+SELECT dataflow.resolve(%(jobid)s, %(dataid)s, %(itemids)s::text[], %(resolution)s) AS resolved;
+
+-- quarantine_export: records as they were set aside, for a person to repair
+SELECT * FROM dataflow.quarantine_export(%(jobid)s, %(patterns)s::text[], %(resolved)s);
+
+-- quarantine_resolve_records: take edited records back
+SELECT dataflow.resolve_records(%(jobid)s, %(records)s::jsonb) AS resolved;
+
+-- quarantine_replay: make the chunks of resolved records again, or only show them
+SELECT * FROM dataflow.replay(%(jobid)s, %(patterns)s::text[], %(open)s, %(dry_run)s);
+
+-- delete: forget runs of a job, or only show them
+SELECT * FROM dataflow.delete_runs(%(jobid)s, %(patterns)s::text[], %(dry_run)s, %(at_most)s);
+
+-- prunable: how many events are older
+SELECT dataflow.prunable(%(older_than)s::interval) AS events;
+
+-- prune: delete them
+SELECT dataflow.prune(%(older_than)s::interval) AS events;
+
+-- rebuild: make the queue anew
+SELECT dataflow.rebuild_work() AS queued, dataflow.fold_counters() AS folded;
+
+-- long_timeout: the next statement may take long
+SELECT set_config('statement_timeout', '1h', true);
+
+-- work_order: what a runner has to know about an attempt; NULL when it is fenced
+SELECT dataflow.work_order(%(attempt)s, %(token)s);
+
+-- is_alive: whether an attempt still holds its claim, asked before its rows replace others in a table
+SELECT dataflow.work_order(%(attempt)s, %(token)s) IS NOT NULL;
+
+-- trial_order: what try runs a job with; or why it cannot
+SELECT dataflow.trial_order(%(jobid)s, %(dataid)s) AS found;
+
+-- code_version: say which code and configuration a job runs with now
+SELECT dataflow.code_version(%(jobid)s, %(code_hash)s, %(config_hash)s);
+
+-- keys: every key, and what is sealed with it
+SELECT * FROM dataflow.keys WHERE %(every)s OR retired IS NULL OR datasets > 0;
+
+-- add_key: passwords are sealed with this key from now on
+SELECT dataflow.add_key(%(suite)s, %(public_key)s) AS keyid;
+
+-- retire_key: nothing is sealed with this key any more
+SELECT dataflow.retire_key(%(keyid)s) AS retired;
+
+-- sealing_key: the key that passwords are sealed with
+SELECT keyid, suite, public_key FROM dataflow.sealing_key();
+
+-- credential: what the password of a dataset is for
+SELECT d.datasetid::text, d.username, d.hostname, d.database, d.encryptedpass
+FROM dataflow._known_dataset(%(datasetid)s) AS known, dataflow.dataset d WHERE d.datasetid = %(datasetid)s;
+
+-- credentials: every sealed password, and what it is for
+SELECT datasetid::text, username, hostname, database, encryptedpass FROM dataflow.dataset
+WHERE encryptedpass IS NOT NULL AND retired IS NULL ORDER BY datasetid;
+
+-- seal: store a sealed password, in the place of the one that it replaces
+SELECT dataflow.seal(%(datasetid)s, %(sealed)s, %(was)s) AS sealed;
+
+-- gc_places: where attempts of this environment write files; jobid: only those of one job
+SELECT d.datasetid::text, dataflow._written_to(d) AS location FROM dataflow.dataset d
+WHERE d.location IS NOT NULL AND d.format <> 'none' AND coalesce(d.environment, %(environment)s) = %(environment)s
+    AND (%(jobid)s::text IS NULL OR EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = d.datasetid AND o.jobid = %(jobid)s))
+ORDER BY d.datasetid;
+
+-- fixed_paths: a page of the chunks that are published at a fixed path, and where each has to lead
+SELECT datasetid, dataid, location, current FROM dataflow.fixed_paths(%(after_dataset)s, %(after_dataid)s);
+
+-- fixed_path: where the fixed path of one chunk has to lead now
+SELECT d.datasetid::text, s.dataid::text, d.location, m.location FROM dataflow.dataset d
+JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.dataid = %(dataid)s AND s.locktype = 'OUT'
+JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+WHERE d.datasetid = %(datasetid)s AND d.publish = 'rename';
+
+-- gc_collect: which of these directories may be removed; unless it is a dry run, superseded versions are marked as collected
+SELECT datasetid, dataid, attempt, why, since, claimed, written_until
+FROM dataflow.collect(%(datasets)s::text[], %(dataids)s::text[], %(attempts)s::bigint[],
+    make_interval(secs => %(grace)s), make_interval(secs => %(retention)s), %(dry_run)s);
+
+-- preview_order: what an attempt of this run would be told
+SELECT dataflow.preview_order(%(jobid)s, %(dataid)s) AS document;
+
+-- five_questions: whether this run may start now
+SELECT number, question, answer, code, detail FROM dataflow.five_questions(%(jobid)s, %(dataid)s);
+
+-- declared_job: what the database knows about a job
+SELECT jobid::text, kind, config_hash, retired FROM dataflow._known_job(%(jobid)s) AS known, dataflow.job WHERE jobid = %(jobid)s;
+
+-- next_inputs: what a job would read next
+SELECT * FROM dataflow.next_inputs(%(jobid)s);
+
+-- partition_source: what is needed to reach a source
+SELECT dataflow._described(d) AS dataset FROM dataflow.dataset d WHERE d.datasetid = %(datasetid)s;
+
+-- partition_create: store a split and register its batches
+SELECT dataflow.create_partitioning(%(datasetid)s, %(name)s, %(columns)s::text[], %(kind)s, %(size)s, %(batches)s::jsonb, %(held)s) AS batches;
+
+-- partition_list: partitionings and the state of their batches
+SELECT * FROM dataflow.partitionings(%(datasetid)s);
+
+-- partition_delete: forget a partitioning and its chunks, or only count them
+SELECT dataflow.delete_partitioning(%(datasetid)s, %(name)s, %(dry_run)s) AS batches;
+

@@ -1,0 +1,334 @@
+"""A database of every release upgrades while it works, and serves the programs of that release until they are restarted.
+
+The database is the one that `python -m tests.keep_schema` kept. An old daemon is its calls: the queries that its release
+sends, in the order in which a daemon sends them. The new daemon is the real one.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from dataflowd import __version__, migrate, sqlfiles
+from dataflowd.errors import EXIT
+from tests import keep_schema
+from tests.fix_daemon import daemons, eventually
+from tests.fix_postgres import database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.fix_postgres import RunCtl, Server
+
+RELEASES = sorted(path.name for path in keep_schema.KEPT.iterdir())
+NEXT = "999.0.0"
+# What a rolling upgrade has to bring to its end: everything but what waits for a person.
+LEFT = """
+    SELECT count(*) FROM dataflow.datastatus
+    WHERE locktype = 'OUT' AND status NOT IN ('READY', 'HOLD') AND NOT (status = 'FAILED' AND code IN ('JOB_FAILED', 'CANCELLED'))
+"""
+
+
+@dataclass
+class OldDaemon:
+    """Works as a daemon of that release does, through its own queries, until it is told to stop."""
+
+    dsn: str
+    queries: dict[str, str]
+    name: str = "old-2"
+    stopping: threading.Event = field(default_factory=threading.Event)
+    ended: list[int] = field(default_factory=list)
+    error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.connection = psycopg.connect(
+            self.dsn, autocommit=True, application_name=f"dataflowd {self.name}"
+        )
+        told = {"hostname": "elsewhere", "pid": 1, "lease": 60, "environment": "dev", "version": "old"}
+        [[incarnation]] = self.call("daemon_register", daemon=self.name, **told)
+        self.me = {"daemon": self.name, "incarnation": incarnation}
+        self.call("daemon_serve", **self.me, jobs=None)
+        self.held = self.claim(2)
+        self.thread = threading.Thread(target=self._work)
+
+    def call(self, name: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        cursor = self.connection.execute(self.queries[name].encode(), parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def claim(self, want: int) -> list[tuple[Any, ...]]:
+        return self.call("daemon_claim", **self.me, want=want)
+
+    def finish(self, attempts: list[tuple[Any, ...]]) -> None:
+        results = [{"attempt": attempt, "token": token, "outcome": "DONE"} for attempt, token, *_ in attempts]
+        while results:
+            verdicts = dict(self.call("daemon_finish", results=Jsonb(results)))
+            assert set(verdicts.values()) <= {"accepted", "busy"}, verdicts
+            self.ended += [attempt for attempt, verdict in verdicts.items() if verdict == "accepted"]
+            results = [result for result in results if verdicts[result["attempt"]] == "busy"]
+
+    def _work(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                attempts = self.claim(1)
+                numbers = [attempt for attempt, *_ in attempts]
+                if attempts:
+                    tokens = [token for _, token, *_ in attempts]
+                    assert self.call("daemon_started", attempts=numbers, tokens=tokens) == [
+                        (numbers[0], True)
+                    ]
+                    self.call("work_order", attempt=numbers[0], token=tokens[0])
+                assert self.call("daemon_cancelled", **self.me, attempts=numbers) == []
+                assert self.call("daemon_renew", **self.me) != [(None,)]
+                self.finish(attempts)
+                for name in (
+                    "daemon_tick",
+                    "daemon_next_tick",
+                    "daemon_fold",
+                    "daemon_queued",
+                    "daemon_status",
+                    "daemon_rescue",
+                ):
+                    self.call(name)
+                self.call("daemon_look", jobs=None)
+                self.call("daemon_limits", daemon=self.name)
+        except BaseException as error:  # noqa: BLE001 - the test tells it
+            self.error = error
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.thread.join()
+        self.connection.close()
+        if self.error is not None:
+            raise self.error
+
+
+@contextmanager
+def kept(server: Server, release: str) -> Iterator[str]:
+    """A fresh database of that release, with work in every state."""
+    with database(server, "template1") as dsn:
+        keep_schema.restore(dsn, keep_schema.KEPT / release / keep_schema.DUMP)
+        yield dsn
+
+
+def _described(release: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((keep_schema.KEPT / release / keep_schema.DESCRIBED).read_text())
+    return found
+
+
+def test_no_released_migration_was_edited_or_removed() -> None:
+    now = keep_schema.checksums()
+    for release in RELEASES:
+        for name, checksum in _described(release)["migrations"].items():
+            assert now.get(name) == checksum, (
+                f"{name} is of release {release}: put the change into a new migration"
+            )
+
+
+def test_the_schema_says_which_release_it_is_of(connection: psycopg.Connection) -> None:
+    found = connection.execute("SELECT made_by, serves_from FROM dataflow.schema_version()").fetchone()
+    assert found is not None
+    made_by, serves_from = found
+    assert made_by == __version__, "sql/functions/version.sql"
+    assert serves_from in RELEASES, "the oldest release that is served has to be a kept one"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_kept_database_becomes_the_same_schema_as_a_new_one(
+    server: Server, template: str, release: str
+) -> None:
+    """What a release leaves behind (a function whose arguments changed, say) is dropped by a migration of the next."""
+    with kept(server, release) as dsn:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            migrate.init(connection)
+            assert migrate.drift(connection).is_current
+        upgraded, new = (
+            set(keep_schema.dump(each, "--schema-only", "--schema=dataflow").splitlines())
+            for each in (dsn, server.database(template))
+        )
+    assert sorted(upgraded ^ new) == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_what_an_old_program_sends_returns_what_it_expects(server: Server, release: str) -> None:
+    """Also as the roles that its daemons and its operators connect as: a grant may be lost in an upgrade."""
+    if migrate._release(release) < migrate._release(_serves_from()):
+        pytest.skip("no longer served")
+    described = _described(release)["queries"]
+    queries = keep_schema.queries(keep_schema.KEPT / release / keep_schema.QUERIES)
+    with kept(server, release) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        allowed = _allowed(connection)
+        migrate.init(connection)
+        found = keep_schema.describe(connection, {name: queries[name] for name in described})
+        assert found == described
+        assert allowed <= _allowed(connection)
+
+
+def _serves_from() -> str:
+    [found] = [
+        line
+        for line in (sqlfiles.sql_dir() / "functions" / "version.sql").read_text().splitlines()
+        if line.startswith("AS $$ SELECT")
+    ]
+    return found.split("'")[3]
+
+
+def _allowed(connection: psycopg.Connection) -> set[tuple[str, str]]:
+    return set(
+        connection.execute(
+            "SELECT r.rolname::text, p.oid::regprocedure::text FROM pg_proc p, pg_roles r"
+            " WHERE p.pronamespace = 'dataflow'::regnamespace AND starts_with(r.rolname, 'dataflow_')"
+            " AND has_function_privilege(r.oid, p.oid, 'EXECUTE')"
+        ).fetchall()
+    )
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_database_is_upgraded_while_an_old_daemon_works_and_a_new_one_joins(
+    server: Server, tmp_path: Path, release: str
+) -> None:
+    queries = keep_schema.queries(keep_schema.KEPT / release / keep_schema.QUERIES)
+    with kept(server, release) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        old = OldDaemon(dsn, queries)
+        assert old.held
+        old.thread.start()
+        try:
+            assert migrate.init(connection)
+            before = len(old.ended)
+            old_claims = [attempt for attempt, *_ in old.held]
+            connection.execute(
+                "SELECT dataflow.ready('raw', ARRAY(SELECT 'more-' || i FROM generate_series(1, 30) i))"
+            )
+            eventually(lambda: len(old.ended) > before + 1)
+            with daemons(dsn, tmp_path / "none", tmp_path) as start:
+                new = start(name="new", engine="noop")
+                eventually(
+                    lambda: _count(
+                        connection,
+                        "SELECT count(*) FROM dataflow.attempt WHERE daemon = 'new' AND outcome = 'DONE'",
+                    )
+                )
+                _finish_held(old)
+                eventually(lambda: _count(connection, LEFT) == 0)
+                new.stop()
+        finally:
+            old.stop()
+        with psycopg.connect(dsn, autocommit=True) as again:
+            outcomes: dict[int, str | None] = dict(
+                again.execute("SELECT attempt, outcome FROM dataflow.attempt").fetchall()
+            )
+            lost = again.execute(
+                "SELECT outcome FROM dataflow.attempt WHERE daemon = 'old-1' AND code = 'LOST'"
+            ).fetchall()
+        assert {outcomes[attempt] for attempt in old_claims} == {"DONE"}
+        assert lost
+        assert None not in outcomes.values()
+
+
+def _finish_held(old: OldDaemon) -> None:
+    """What it had claimed before the upgrade; its thread uses the session, so it has to stop first."""
+    old.stopping.set()
+    old.thread.join()
+    old.finish(old.held)
+
+
+def _count(connection: psycopg.Connection, query: LiteralString) -> int:
+    [[found]] = connection.execute(query).fetchall()
+    return int(found)
+
+
+@pytest.fixture
+def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """This process is a program of the next release: one migration more, and functions that say so."""
+    directory = shutil.copytree(sqlfiles.sql_dir(), tmp_path / "next" / "sql")
+    (directory / "migrations" / "9998_next.sql").write_text(
+        "ALTER TABLE dataflow.attempt ADD COLUMN note text;\nALTER TABLE dataflow.datastatus ADD COLUMN note text;\n"
+    )
+    _serve_from(directory, __version__)
+    monkeypatch.setattr(sqlfiles, "sql_dir", lambda: directory)
+    monkeypatch.setattr(migrate, "__version__", NEXT)
+    sqlfiles._named.cache_clear()
+    yield directory
+    sqlfiles._named.cache_clear()
+
+
+def _serve_from(directory: Path, oldest: str) -> None:
+    path = directory / "functions" / "version.sql"
+    text = path.read_text()
+    head, _, tail = text.partition("AS $$ SELECT ")
+    path.write_text(f"{head}AS $$ SELECT '{NEXT}', '{oldest}' $$;{tail.partition('$$;')[2]}")
+
+
+def test_this_release_goes_on_beside_the_next_one(
+    next_release: Path, connection: psycopg.Connection, dsn: str, tmp_path: Path, run_ctl: RunCtl
+) -> None:
+    """Its daemon works through the upgrade, and starts again after it; its init leaves the newer schema alone."""
+    connection.execute(keep_schema.DECLARED)
+    connection.execute("SELECT dataflow.ready('raw', ARRAY(SELECT i::text FROM generate_series(1, 500) i))")
+    with daemons(dsn, tmp_path / "none", tmp_path) as start:
+        first = start(name="this", engine="noop")
+        done = migrate.init(connection)
+        assert done[0] == "applied migration 9998_next.sql"
+        connection.execute("SELECT dataflow.ready('raw', 'after')")
+        eventually(lambda: _ready(connection, "after"))
+        first.kill()
+        start(name="this", engine="noop").said("schema.newer")
+        connection.execute("SELECT dataflow.ready('raw', 'restarted')")
+        eventually(lambda: _ready(connection, "restarted"))
+    before = connection.execute("SELECT * FROM dataflow.migration ORDER BY name").fetchall()
+    refused = run_ctl("init")
+    assert refused.returncode == EXIT["SCHEMA_MISMATCH"]
+    assert NEXT in refused.stderr
+    assert connection.execute("SELECT * FROM dataflow.migration ORDER BY name").fetchall() == before
+    _serve_from(next_release, NEXT)
+    migrate.init(connection)
+    with daemons(dsn, tmp_path / "none", tmp_path) as start:
+        too_old = start(name="this", engine="noop", wait=False)
+        assert too_old.ended() == EXIT["SCHEMA_MISMATCH"]
+        assert NEXT in too_old.log_path.read_text()
+
+
+def _ready(connection: psycopg.Connection, dataid: str) -> bool:
+    found = connection.execute(
+        "SELECT count(*) FROM dataflow.datastatus WHERE dataid = %s AND datasetid = 'sums' AND status = 'READY'",
+        [dataid],
+    ).fetchone()
+    return found == (1,)
+
+
+def test_nobody_waits_behind_an_upgrade_for_somebodys_open_transaction(
+    next_release: Path,  # noqa: ARG001 - what is upgraded to
+    connection: psycopg.Connection,
+    dsn: str,
+) -> None:
+    connection.execute(keep_schema.DECLARED)
+    connection.execute("SELECT dataflow.ready('raw', '1')")
+    failures: list[BaseException] = []
+
+    def upgrade() -> None:
+        try:
+            with psycopg.connect(dsn, autocommit=True) as own:
+                migrate.init(own)
+        except BaseException as error:  # noqa: BLE001 - the test tells it
+            failures.append(error)
+
+    upgrading = threading.Thread(target=upgrade)
+    with psycopg.connect(dsn) as person:
+        person.execute("UPDATE dataflow.datastatus SET reason = 'hm' WHERE dataid = '1'")
+        upgrading.start()
+        connection.execute("SET lock_timeout = '20s'")
+        for number in range(2, 12):
+            connection.execute("SELECT dataflow.ready('raw', %s::text)", [str(number)])
+        assert upgrading.is_alive()
+        person.rollback()
+    upgrading.join()
+    assert failures == []
+    assert migrate.drift(connection).is_current
