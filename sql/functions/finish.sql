@@ -189,15 +189,16 @@ BEGIN
     -- A rerun replaces the open records of its run and keeps what a person has resolved.
     DELETE FROM dataflow.quarantine q USING dataflow.attempt a
     WHERE a.attempt = ANY (accepted) AND a.outcome = 'DONE' AND q.jobid = a.jobid AND q.dataid = a.dataid AND NOT q.is_resolved;
-    INSERT INTO dataflow.quarantine (jobid, dataid, itemid, attempt, code, reason, details)
+    INSERT INTO dataflow.quarantine AS k (jobid, dataid, itemid, attempt, code, reason, details)
     SELECT a.jobid, a.dataid, q.item, a.attempt, coalesce(q.code, 'BAD_RECORD'), coalesce(q.reason, ''), coalesce(q.details, '{}')
     FROM jsonb_to_recordset(results) AS r (attempt bigint, quarantine jsonb)
     JOIN dataflow.attempt a ON a.attempt = r.attempt AND a.outcome = 'DONE',
         jsonb_to_recordset(r.quarantine) AS q (item text, code text, reason text, details jsonb)
     WHERE r.attempt = ANY (accepted)
-    -- What was repaired and is bad again, or has come again as another record, waits for a person once more.
+    -- What was repaired and is bad again, or has come again as another record, waits for a person once more, who finds what was decided.
     ON CONFLICT (jobid, dataid, itemid) DO UPDATE SET attempt = excluded.attempt, code = excluded.code, reason = excluded.reason,
-        details = excluded.details, created = excluded.created, is_resolved = false, resolved_by = NULL, resolved = NULL, resolution = NULL, applied = NULL;
+        details = excluded.details || jsonb_build_object('earlier', jsonb_build_object('record', k.details -> 'record', 'resolution', k.resolution,
+            'resolved_by', k.resolved_by, 'resolved', k.resolved)), created = excluded.created, is_resolved = false, resolved_by = NULL, resolved = NULL, resolution = NULL, applied = NULL;
 
     -- The order is read after the claim: what was resolved before has been in it.
     UPDATE dataflow.quarantine q SET applied = a.attempt

@@ -85,6 +85,26 @@ def test_a_record_that_is_bad_again_after_its_repair_is_open_again(pipeline: Wor
     daemon.finish(daemon.claim_one(), applied=True, quarantine=[bad("a", mark="N")])
     assert records(pipeline) == [("a", False, False)]
     assert pipeline.value("SELECT resolution FROM dataflow.quarantine") is None
+    earlier = pipeline.value("SELECT details -> 'earlier' FROM dataflow.quarantine")
+    assert isinstance(earlier, dict)
+    assert (earlier["record"], earlier["resolution"]) == ({"id": "a"}, {"repaired": {"id": -1}})
+
+
+def test_every_later_rerun_gets_what_was_resolved_and_replaces_what_is_open(pipeline: World) -> None:
+    published(pipeline, "a", "b", "c")
+    take_back(pipeline, a={"repaired": {"id": 7}})
+    replay(pipeline)
+    daemon = pipeline.daemon("beta")
+    daemon.finish(daemon.claim_one(), applied=True, quarantine=[bad("b"), bad("c")])
+    for _ in range(2):
+        pipeline.resubmit(job="clean_orders", status=["READY"])
+        attempt = daemon.claim_one()
+        assert order(pipeline, attempt)["resolved"] == [{"mark": "Ma", "repaired": {"id": 7}}]
+        daemon.finish(attempt, applied=True, quarantine=[bad("c"), bad("d")])
+        assert records(pipeline) == [("a", True, True), ("c", False, False), ("d", False, False)]
+    pipeline.resubmit(job="clean_orders", status=["READY"])
+    daemon.fail(daemon.claim_one(), quarantine=[bad("e")])
+    assert [item for item, *_ in records(pipeline)] == ["a", "c", "d"]
 
 
 def test_a_record_that_was_not_set_aside_is_named_and_nothing_is_resolved(pipeline: World) -> None:
