@@ -73,7 +73,7 @@ def run_demo(
         bool, typer.Option("--clean", help="Stop the demo's Postgres and remove everything, and run nothing.")
     ] = False,
 ) -> None:
-    """Run the quickstart on a Postgres and a Java of its own, and show how it goes, fails and is repaired.
+    """Run the quickstart on an embedded Postgres, and show how it goes, fails and is repaired.
 
     It takes two minutes, starts anew each time, and touches no database that is configured. The database stays for a look.
     """

@@ -8,9 +8,10 @@ def test_negative_amounts_are_set_aside(spark):
     assert ran.quarantine[0]["item"] == "2"
 ```
 
-`spark` may be a fixture around `local_spark()`, which brings the Java that dataflowd has found. A job goes through the same steps as under the daemon, checks and quarantine included; what the job wrote is read into
-memory, and nothing stays on the disk. A failing job raises as its attempt would have failed (AttemptError).
-`load_flow` gives the parameters, schemas and checks that the flow file declares.
+It goes through the same steps as under the daemon, checks and quarantine included; what the job wrote is read into
+memory, and nothing stays on the disk. A failing job raises as its attempt would have failed (AttemptError). A fixture
+`spark` may be made of `local_spark()`, which brings the Java that dataflowd has found; `load_flow` gives the parameters,
+schemas and checks that a flow file declares.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def run(directory: Path, days: int, *, clean: str) -> None:
             if not isinstance(error, DataflowError):
                 # Perhaps nobody reads it: a terminal was closed, or a pipe.
                 with suppress(OSError):
-                    say("\ninterrupted: nothing of the demo runs any more")
+                    say("\nstopped: nothing of the demo runs any more")
             raise
 
 

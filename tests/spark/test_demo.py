@@ -179,7 +179,7 @@ def test_the_demo_goes_as_told_twice_and_on_a_terminal_and_leaves_nothing(home: 
         assert "\x1b[32m" in seen
         assert re.search(r"February 2026: 3 days of orders\x1b\[0m +running ", seen)
         process.send_signal(signal.SIGINT)
-        assert "interrupted: nothing of the demo runs any more" in read_until(master, "any more")
+        assert "stopped: nothing of the demo runs any more" in read_until(master, "any more")
         assert process.wait(PATIENCE_SECONDS) == 128 + signal.SIGINT
     finally:
         process.kill()
