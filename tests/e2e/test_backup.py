@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from psycopg import conninfo
 
 from dataflowd import flow, migrate
 from dataflowd.embedded import postgres
+from tests import readme
 from tests.fix_daemon import daemons, eventually
 from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
 
@@ -37,17 +40,26 @@ def _statuses(connection: psycopg.Connection) -> dict[str, str]:
     return dict(connection.execute(STATUS).fetchall())
 
 
-def _run(program: str, *arguments: str) -> str:
+def _type(command: str, directory: Path, **env: str) -> str:
+    """A command of README, with Postgres's own programs."""
+    path = f"{postgres.binary('pg_dump').parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
-        [str(postgres.binary(program)), *arguments], check=True, capture_output=True, text=True
+        ["bash", "-euc", command],
+        cwd=directory,
+        env={"PATH": path, "HOME": str(directory), **env},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    assert done.returncode == 0, (command, done.stderr)
     return done.stdout
 
 
 def test_a_daemon_goes_on_from_a_backup_on_a_new_server(
     dsn: str, connection: psycopg.Connection, settings: Settings, tmp_path: Path
 ) -> None:
-    flow_file, backup, roles = tmp_path / "shop.toml", tmp_path / "flow.dump", tmp_path / "roles.sql"
+    flow_file = tmp_path / "shop.toml"
+    *backup, restore, pass_over = readme.commands("Upgrade and backup")
     flow_file.write_text(FLOW, encoding="utf-8")
     flow.apply(connection, flow.load(flow_file, settings))
     with daemons(dsn, flow_file, tmp_path) as start:
@@ -56,8 +68,8 @@ def test_a_daemon_goes_on_from_a_backup_on_a_new_server(
         eventually(lambda: _statuses(connection) == {"1": "READY", "2": "READY"})
         connection.execute("SELECT dataflow.ready('raw', 'flying'::text)")
         eventually(lambda: _statuses(connection).get("flying") == "RUNNING")
-        roles.write_text(_run("pg_dumpall", "--roles-only", "--dbname", dsn), encoding="utf-8")
-        _run("pg_dump", "--format=custom", "--file", str(backup), "--dbname", dsn)
+        for command in backup:
+            _type(command, tmp_path, DATAFLOW_DSN=dsn)
         # What happens from here on is lost with the server; its files stay.
         connection.execute("SELECT dataflow.ready('raw', 'later'::text)")
         eventually(lambda: _statuses(connection).get("later") == "READY")
@@ -65,13 +77,15 @@ def test_a_daemon_goes_on_from_a_backup_on_a_new_server(
     before = {path: path.read_text() for path in Path(settings.effective_root).rglob("*.csv")}
     (tmp_path / "go").touch()
     with running_server(TEST_SERVER_SETTINGS) as fresh:
-        _run("psql", "--no-psqlrc", "--quiet", "--dbname", fresh.dsn, "--file", str(roles))
-        with psycopg.connect(fresh.dsn, autocommit=True) as administrator:
-            administrator.execute("CREATE DATABASE flow")
-        _run("pg_restore", "--exit-on-error", "--dbname", fresh.database("flow"), str(backup))
+        there = {
+            f"PG{name.upper()}": str(value)
+            for name, value in conninfo.conninfo_to_dict(fresh.dsn).items()
+            if name in {"host", "port", "user"}
+        }
+        _type(restore, tmp_path, **there)
+        first = int(_type(pass_over, tmp_path, **there).split("\n")[2])
         with psycopg.connect(fresh.database("flow"), autocommit=True) as restored:
             assert migrate.init(restored) == []
-            [[first]] = restored.execute("SELECT dataflow.restored()").fetchall()
             with daemons(fresh.database("flow"), flow_file, tmp_path) as start:
                 again = start(name="d1")
                 eventually(lambda: _statuses(restored) == dict.fromkeys(("1", "2", "flying"), "READY"))

@@ -1,6 +1,6 @@
 """README, typed in by a stranger in a fresh clone: every command of it works, in the order in which it stands.
 
-The weekend of "Operate" is typed in by test_ctl_weekend, where 700 jobs fail. What would change this host (packages,
+The weekend of "Operate" is typed in by test_ctl_weekend, where 700 jobs fail, and a backup by test_backup. What would change this host (packages,
 accounts, services) is not run: of the commands for root only those that lay down files are, below another root.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.fix_postgres import Server
 
 TYPED = {"Quick start", "Write your first job", "Bring your script", "Run it as a service"}
-BY_OTHERS = {"Operate"}
+BY_OTHERS = {"Operate", "Upgrade and backup"}
 PATIENCE_SECONDS = 300
 HOST_COMMANDS = ("python3", "/opt/dataflowd/bin/pip", "systemd-sysusers", "systemd-tmpfiles", "systemctl")
 
