@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from dataflowd.tables.place import Table
 
-UNREACHABLE_CLASSES = ("08", "53", "57")  # connection, resources, an operator's intervention
+CONNECTION_CLASS = "08"
+UNABLE_CLASSES = ("53", "57")  # resources, an operator's intervention
 
 Row = tuple[Any, ...]
 
@@ -53,12 +54,18 @@ def spoken(table: Table) -> Iterator[None]:
     except psycopg.Error as error:
         # The detail would show rows, and errors are stored.
         said = mask(error.diag.message_primary or str(error).strip() or type(error).__name__)
-        if error.sqlstate is None or error.sqlstate.startswith(UNREACHABLE_CLASSES):
+        if error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CLASS):
             raise AttemptError(
                 "DATABASE_UNREACHABLE",
                 f"cannot reach the table {table}: {said}",
                 "see whether the database answers, and whether hostname, port, database, username and password "
                 "(`dataflowctl seal`) are right",
+            ) from None
+        if error.sqlstate.startswith(UNABLE_CLASSES):
+            raise AttemptError(
+                "DATABASE_UNREACHABLE",
+                f"the server cannot serve the table {table} now: {said}",
+                "see what its log says about room, memory, connections or a shutdown; then resubmit",
             ) from None
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             raise AttemptError(
