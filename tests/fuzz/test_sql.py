@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.fix_world import Daemon, World
 
-ROWS = 3000
+ROWS = 1000
 CALLS = 3  # in a row
 OUR_STATES = (
     "DF",

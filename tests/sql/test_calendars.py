@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import psycopg
 import pytest
@@ -166,3 +166,11 @@ def test_a_calendar_in_no_zone_is_refused(world: World) -> None:
         world.calendar("clock", "daily", "2026-01-01", calendar_zone="Europe/Atlantis")
     assert refused.value.sqlstate == "DF400"
     assert "Europe/Berlin" in (refused.value.diag.message_hint or "")
+
+
+def test_a_calendar_of_centuries_is_caught_up_with_in_calls_of_bounded_length(world: World) -> None:
+    world.calendar("days", "daily", "1970-01-01")
+    made = [world.value("SELECT dataflow.tick('2026-01-01 00:00Z')") for _ in range(4)]
+    assert made[0] == made[1] == 10_000
+    assert made[2:] == [(date(2026, 1, 1) - date(1970, 1, 1)).days - 20_000, 0]
+    assert world.value("SELECT dataflow.tick('infinity')") == 20_000  # with those of `today`
