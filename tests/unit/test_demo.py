@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +20,6 @@ from dataflowd.demo.place import MARK
 from dataflowd.demo.story import FEWEST_DAYS, WHOLE_MONTH, Month
 from dataflowd.errors import EXIT
 from tests.fix_postgres import run_program
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
 
 DAYS = ["R", "F", "s", ABSENT, "?", "H"]
 MOMENT = Moment(
@@ -86,6 +88,46 @@ def test_in_a_pipe_a_moment_is_one_line() -> None:
     assert frame.plain(MOMENT) == (
         "1:34  running 3 of 4; clean_orders 20 of 28, 1 failed, daily_totals 9 of 28, monthly_totals 0 of 1"
     )
+
+
+ON_A_TERMINAL = """
+import dataclasses
+from dataflowd.ctl.show import folded
+from dataflowd.demo.screen import Screen
+from tests.unit.test_demo import MOMENT
+print("| " + folded("word " * 40, taken=2, indent=4))
+with Screen() as screen:
+    screen.show(MOMENT)
+    screen.show(dataclasses.replace(MOMENT, running=4, notes=[]), is_last=True)
+"""
+
+
+def test_on_a_terminal_a_moment_is_drawn_over_the_last_one() -> None:
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    try:
+        drawn_by = subprocess.run(
+            [sys.executable, "-c", ON_A_TERMINAL],
+            cwd=Path(__file__).parents[2],
+            env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
+            stdout=terminal,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+        assert drawn_by.returncode == 0, drawn_by.stderr
+        seen = os.read(master, 65536).decode().replace("\r\n", "\n")
+    finally:
+        os.close(master)
+        os.close(terminal)
+    before, _, frames = seen.partition("\x1b[?25l")
+    assert all(len(line) <= 80 for line in before.splitlines())
+    assert all(line.startswith("    word") for line in before.splitlines()[1:])
+    first, back, second = frames.partition(f"\x1b[{len(drawn(79))}A\r")
+    assert back
+    assert "\x1b[36m▮▮▮▯\x1b[0m" in first
+    assert "\x1b[36m▮▮▮▮\x1b[0m" in second
+    # Nothing of the longer frame stays below the shorter one, and the cursor is back.
+    assert second.endswith("\x1b[J\x1b[?25h")
 
 
 @pytest.mark.parametrize("days", range(FEWEST_DAYS, WHOLE_MONTH + 1))
