@@ -31,11 +31,11 @@ MINIMUM_SERVER_VERSION = 150000
 FIRST_MIGRATION = "0001_roles.sql"  # makes the role that owns everything after it
 PATIENCE_SECONDS = 300.0
 PAUSE_SECONDS = 0.25  # those who waited behind us come first
-# Somebody was in the way, and may not be the next time.
+# Somebody was in the way, and may not be the next time; of internal errors only "tuple concurrently updated", a row of the catalogue.
 PASSING = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.DeadlockDetected,
-    psycopg.errors.InternalError_,  # "tuple concurrently updated": a row of the catalogue
+    psycopg.errors.InternalError_,
 )
 
 
@@ -152,6 +152,8 @@ def _apply(connection: psycopg.Connection, paths: list[Path], prefix: str = "") 
         try:
             _apply_now(connection, paths, prefix)
         except PASSING as error:
+            if isinstance(error, psycopg.errors.InternalError_) and "concurrently" not in str(error):
+                raise
             if time.monotonic() > deadline:
                 raise _in_the_way(connection, error) from error
             time.sleep(PAUSE_SECONDS)
