@@ -13,6 +13,7 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -39,6 +40,7 @@ class Hand(Operators):
         self.without_target: Counter[str] = Counter()
         self.unanswered: Counter[str] = Counter()
         self.is_server_down = False
+        self._journal = stage.directory / "hand.log"
         self._undo: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._disturbed: set[str] = set()
@@ -47,17 +49,17 @@ class Hand(Operators):
     # --- in time ---
 
     def do(self, step: Step) -> None:
+        began = datetime.now(UTC)
         try:
-            found = getattr(self, step.kind)(step)
+            how = "done" if getattr(self, step.kind)(step) else "no target"
         except psycopg.ProgrammingError:
             raise  # a mistake of ours, and no fault
         except psycopg.Error:
-            self.unanswered[step.kind] += 1
-            return
-        if found:
-            self.done[step.kind] += 1
-        else:
-            self.without_target[step.kind] += 1
+            how = "unanswered"
+        counts = {"done": self.done, "no target": self.without_target, "unanswered": self.unanswered}
+        counts[how][step.kind] += 1
+        with self._journal.open("a", encoding="utf-8") as journal:
+            journal.write(f"{began.isoformat()} {step} {how}\n")
 
     def undo_what_is_due(self) -> None:
         while self._undo and self._undo[0][0] <= time.monotonic():

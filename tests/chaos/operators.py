@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 import subprocess
 from abc import ABC, abstractmethod
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from tests.chaos.steps import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from tests.chaos.pipeline import Branch
     from tests.chaos.schedule import Step
@@ -39,14 +39,16 @@ RUNNING = (
 RESUBMIT = """
     UPDATE dataflow.datastatus SET status = 'RESUBMIT'
     WHERE datasetid = %s AND dataid = ANY (%s::text[]) AND locktype = 'OUT'
-    RETURNING datasetid, dataid, old.status
+    RETURNING datasetid, dataid, clock_timestamp()
 """
 
 
 class Operators(ABC):
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
-        self.acknowledged: Counter[tuple[str, str]] = Counter()  # RESUBMIT by hand, confirmed by the server
+        self.confirmed: dict[
+            tuple[str, str], datetime
+        ] = {}  # chunk -> its last RESUBMIT by hand, by the server's clock
 
     @abstractmethod
     def later(self, seconds: float, action: Callable[[], object]) -> None: ...
@@ -131,9 +133,8 @@ class Operators(ABC):
         return self._note(self.stage.rows(RESUBMIT, dataset, dataids))
 
     def _note(self, changed: list[tuple[Any, ...]]) -> bool:
-        for dataset, dataid, was in changed:
-            if was != "RESUBMIT":
-                self.acknowledged[dataset, dataid] += 1
+        for dataset, dataid, moment in changed:
+            self.confirmed[dataset, dataid] = max(moment, self.confirmed.get((dataset, dataid), moment))
         return bool(changed)
 
     def open_transaction(self, step: Step) -> bool:

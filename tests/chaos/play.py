@@ -78,7 +78,7 @@ def run(options: Options) -> Report:
         with stage.connect() as connection:
             connection.execute("SET statement_timeout = 0")
             story = history.load(connection)
-        found += remains.judged(story, stage, hand.acknowledged)
+        found += remains.judged(story, stage, hand.confirmed)
         found += remains.directories(stage, story)
         found += remains.crashes(stage)
         _fill(report, story, stage, hand)
@@ -216,6 +216,10 @@ def _fill(report: Report, story: History, stage: Stage, hand: Hand) -> None:
     report.attempts = dict(Counter(attempt.outcome or "LIVE" for attempt in story.attempts.values()))
     report.rescues = report.attempts.get("LOST", 0)
     report.publications = len(story.manifests)
+    report.published_by_flow = {
+        branch.name: sum(manifest.datasetid in branch.datasets for manifest in story.manifests)
+        for branch in stage.branches
+    }
     report.versions_compared = sum(m.location is not None and not m.is_collected for m in story.manifests)
     report.daemon_starts = sum(daemon.starts for daemon in stage.daemons)
     report.code_versions = sum(branch.version for branch in stage.branches)

@@ -16,8 +16,8 @@ from tests.chaos.steps import Rows, read
 from tests.chaos.verdict import Violation
 
 if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from datetime import datetime
 
     from tests.chaos.history import Chunk, History, Manifest
     from tests.chaos.stage import Stage
@@ -59,7 +59,7 @@ def leftovers(stage: Stage) -> Iterator[Violation]:
             yield Violation("staging_left", str(row))
 
 
-def judged(story: History, stage: Stage, confirmed: Counter[Chunk]) -> Iterator[Violation]:
+def judged(story: History, stage: Stage, confirmed: Mapping[Chunk, datetime]) -> Iterator[Violation]:
     codes = {job: hashes for branch in stage.branches for job, hashes in branch.codes.items()}
     declared = {
         f"job:{job}": MAX_RUNNING[branch.engine]
@@ -71,7 +71,7 @@ def judged(story: History, stage: Stage, confirmed: Counter[Chunk]) -> Iterator[
     yield from verdict.completeness(story, expected)
     yield from verdict.productions(story)
     yield from verdict.pointers(story)
-    yield from verdict.acknowledged(story, confirmed)
+    yield from verdict.intents(story, confirmed)
     with psycopg.connect(stage.dsn, dbname=WAREHOUSE) as warehouse:
         yield from verdict.contents(
             story,

@@ -26,6 +26,7 @@ class Report:
     attempts: dict[str, int] = field(default_factory=dict)
     rescues: int = 0
     publications: int = 0
+    published_by_flow: dict[str, int] = field(default_factory=dict)
     versions_compared: int = 0
     daemon_starts: int = 0
     code_versions: int = 0
@@ -45,7 +46,7 @@ class Report:
             *(f"  {kind:<18} {count}" for kind, count in sorted(self.faults.items())),
             *(f"  {what}" for what in self.not_to_be_had),
             f"chunks {self.chunks}, runs {self.runs}, attempts {sum(self.attempts.values())} ({_listed(self.attempts)})",
-            f"rescues {self.rescues}, publications {self.publications}, of which {self.versions_compared} compared row by row",
+            f"rescues {self.rescues}, publications {self.publications} ({_listed(self.published_by_flow)}), of which {self.versions_compared} compared row by row",
             f"daemons started {self.daemon_starts} times, {self.code_versions} versions of code, {self.operator_programs} calls of dataflowctl",
             f"drained in {self.drain_seconds:.0f} s",
             f"violations: {len(self.violations)}",

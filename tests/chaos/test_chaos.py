@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -123,7 +122,7 @@ def judged(history: History) -> set[str]:
         *verdict.completeness(history, [("f_joined", "3")]),
         *verdict.productions(history),
         *verdict.pointers(history),
-        *verdict.acknowledged(history, Counter({("f_clean", "3"): 1})),
+        *verdict.intents(history, {("f_clean", "3"): at(5)}),
         *verdict.contents(
             history, lambda _, code: 1 if code == "hash" else 2 if code == "new" else None, read
         ),
@@ -170,9 +169,7 @@ BROKEN: dict[str, Callable[[History], History]] = {
         statuses=h.statuses | {("f_odd", "3"): Status("f_odd", "3", "READY", 2, 1, None, None)},
         by_chunk={},
     ),
-    "intent_lost": lambda h: replace(
-        h, events=[replace(each, application="psql") for each in h.events], by_chunk={}
-    ),
+    "intent_lost": lambda h: with_attempt(h, replace(h.attempts[3], claimed=at(4.5))),
     "taken_back": lambda h: replace(
         h, events=[replace(each, application="dataflowd files1") for each in h.events], by_chunk={}
     ),

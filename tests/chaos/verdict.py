@@ -107,16 +107,18 @@ def completeness(history: History, expected: Iterable[Chunk]) -> Iterator[Violat
             yield Violation("not_ready", f"{_name(chunk)} is {status or 'not there'}")
 
 
-def acknowledged(history: History, confirmed: Counter[Chunk]) -> Iterator[Violation]:
-    """What the server confirmed to an operator has happened, whatever became of the server."""
-    seen = Counter(
-        event.chunk for event in history.events if event.now == "RESUBMIT" and event.application == HAND
-    )
-    for chunk, times in confirmed.items():
-        if seen[chunk] < times:
+def intents(history: History, confirmed: Mapping[Chunk, datetime]) -> Iterator[Violation]:
+    """A RESUBMIT that the server confirmed is followed by a production that was claimed after it, whatever became of the server."""
+    job_of = {dataset: job for job, datasets in history.outputs.items() for dataset in datasets}
+    claimed: dict[tuple[str, str], datetime] = {}
+    for attempt in history.attempts.values():
+        if attempt.outcome == "DONE":
+            claimed[attempt.run] = max(attempt.claimed, claimed.get(attempt.run, attempt.claimed))
+    for (dataset, dataid), moment in confirmed.items():
+        last = claimed.get((job_of[dataset], dataid))
+        if last is None or last < moment:
             yield Violation(
-                "intent_lost",
-                f"{_name(chunk)} was resubmitted {times} times, history knows of {seen[chunk]}",
+                "intent_lost", f"{dataset}/{dataid} was resubmitted at {moment}, and last made at {last}"
             )
 
 
