@@ -668,17 +668,30 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    datasets text[];
+    dataids text[];
 BEGIN
     PERFORM dataflow._bounded_selector(selector);
+    SELECT array_agg(k.datasetid), array_agg(k.dataid) INTO datasets, dataids
+    FROM (
+        SELECT s.datasetid::text, s.dataid::text FROM dataflow.datastatus s
+        WHERE s.locktype = 'OUT' AND s.held_from IS NOT NULL
+            AND (s.datasetid, s.dataid) IN (SELECT c.datasetid, c.dataid FROM dataflow.select_chunks(selector) AS c WHERE c.status IN ('HOLD', 'PENDING'))
+        ORDER BY s.datasetid, s.sortkey FOR UPDATE
+    ) AS k;
     RETURN QUERY
-    WITH chosen AS MATERIALIZED (
-        SELECT c.datasetid, c.dataid, s.held_from, s.sortkey
-        FROM dataflow.select_chunks(selector) AS c
-        JOIN dataflow.datastatus s ON s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
-        WHERE s.held_from IS NOT NULL
-    )
-    SELECT c.datasetid, c.dataid, CASE WHEN dry_run THEN c.held_from ELSE dataflow.release(c.datasetid, c.dataid) END
-    FROM chosen c ORDER BY c.datasetid, c.sortkey;
+    SELECT s.datasetid::text, s.dataid::text, s.held_from
+    FROM unnest(datasets, dataids) WITH ORDINALITY AS c (datasetid, dataid, place)
+    JOIN dataflow.datastatus s ON s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT' ORDER BY c.place;
+    IF NOT dry_run THEN
+        -- As release() does it, for all at once: batches come by the thousand.
+        DELETE FROM dataflow.datastatus s USING unnest(datasets, dataids) AS c (datasetid, dataid)
+            WHERE s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT' AND s.held_from = 'NONE';
+        UPDATE dataflow.datastatus s SET status = s.held_from, held_from = NULL, reason = NULL, modified = now()
+            FROM unnest(datasets, dataids) AS c (datasetid, dataid)
+            WHERE s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT' AND s.held_from IS NOT NULL;
+    END IF;
 END $$;
 COMMENT ON FUNCTION dataflow.release_chunks(jsonb, boolean) IS 'release() for every held chunk that a selector names (see select_chunks)';
 

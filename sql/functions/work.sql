@@ -73,6 +73,7 @@ AS $$
 DECLARE
     strict_jobs text[];
     queued integer;
+    ended tid[];
 BEGIN
     IF coalesce(cardinality(jobids), 0) = 0 THEN
         RETURN;
@@ -114,12 +115,12 @@ BEGIN
             WHERE w.not_before IS DISTINCT FROM excluded.not_before
         RETURNING w.jobid, w.dataid, w.not_before
     ), gone AS (
-        -- A row that somebody else is removing or claiming needs no help.
-        SELECT w.jobid, w.dataid FROM judged j JOIN dataflow.work w ON w.jobid = j.jobid AND w.dataid = j.dataid
+        -- A row that somebody else is removing or claiming needs no help. Each is looked up, whatever the plan was made for: one
+        -- that was made while the queue was empty would walk all of it, and the judged runs for each row.
+        SELECT w.place FROM judged j CROSS JOIN LATERAL (
+            SELECT k.ctid AS place FROM dataflow.work k WHERE k.jobid = j.jobid AND k.dataid = j.dataid FOR UPDATE SKIP LOCKED
+        ) AS w
         WHERE j.code IS NOT NULL
-        FOR UPDATE OF w SKIP LOCKED
-    ), deleted AS (
-        DELETE FROM dataflow.work w USING gone g WHERE w.jobid = g.jobid AND w.dataid = g.dataid
     ), again AS (
         INSERT INTO dataflow.recheck (jobid, dataid)
         SELECT j.jobid, j.dataid FROM judged j WHERE j.code IS NOT NULL AND NOT alone
@@ -137,7 +138,11 @@ BEGIN
         UNION ALL
         SELECT 'queued', i.jobid, i.dataid, NULL, CASE WHEN i.not_before IS NOT NULL THEN 'retry at ' || i.not_before END FROM inserted i
     )
-    SELECT count(*) INTO queued FROM inserted;
+    SELECT (SELECT count(*) FROM inserted), (SELECT array_agg(g.place) FROM gone g) INTO queued, ended;
+    IF ended IS NOT NULL THEN
+        -- They are locked, so they are still in their places.
+        DELETE FROM dataflow.work w WHERE w.ctid = ANY (ended);
+    END IF;
     IF queued > 0 OR NOT alone THEN
         PERFORM pg_notify('dataflow', 'work');
     END IF;

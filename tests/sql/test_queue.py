@@ -452,3 +452,21 @@ def test_a_job_in_strict_order_that_is_up_to_date_does_not_hide_the_others(world
     world.set_status("clean", DAYS[0], "RESUBMIT")
     world.do("SELECT dataflow.release('raw', %s)", DAYS[0])
     assert daemon.runs() == {("clean_orders", DAYS[0])}
+
+
+def test_a_plan_that_was_made_while_nothing_was_queued_does_not_walk_the_queue(pipeline: World) -> None:
+    """In a large database a queue that fills makes no table twice as large, and no session plans anew for it."""
+    with psycopg.connect(pipeline.dsn, autocommit=True) as session:
+        pipeline.do("VACUUM ANALYZE")
+        session.execute("SELECT set_config('dataflow.planned_for', '1000000000000', false)")
+        session.execute("SELECT dataflow.ready('raw', 'first')")
+        session.execute("SELECT dataflow.hold('raw', 'first')")
+        pipeline.ready("raw", *map(str, range(2000)))
+        with session.transaction():
+            session.execute("SELECT dataflow.hold('raw', i::text) FROM generate_series(1, 10) i")
+            [[read]] = session.execute(
+                "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'work'"
+            ).fetchall()
+    assert read < 200
+    assert pipeline.queue() == pipeline.rebuilt_queue()
+    assert len(pipeline.queue()) == 1990
