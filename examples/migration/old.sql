@@ -17,4 +17,4 @@ SELECT
     CASE WHEN i % 11 > 0 THEN DATE '1940-01-01' + (i % 25000)::int END,
     TIMESTAMPTZ '2020-01-01 00:00:00.123456+00' + i * INTERVAL '61 seconds',
     CASE i % 5 WHEN 0 THEN '' WHEN 1 THEN NULL ELSE repeat('x', (i % 40)::int) END
-FROM generate_series(1, :rows) AS i;
+FROM generate_series(1::bigint, :rows) AS i;

@@ -69,13 +69,20 @@ BEGIN
     SELECT p.datasetid::text, p.partitioning::text, p.key_columns, p.kind, p.size, p.created, n.batches, n.items, n.ready, n.held, n.consumed
     FROM dataflow.partitioning p
     CROSS JOIN LATERAL (
-        SELECT count(*) AS batches, sum(b.items)::bigint AS items, count(*) FILTER (WHERE s.status = 'READY') AS ready,
-            count(*) FILTER (WHERE s.status IN ('HOLD', 'PENDING')) AS held,
-            count(*) FILTER (WHERE EXISTS (
-                SELECT FROM dataflow.datastatus r WHERE r.datasetid = b.datasetid AND r.dataid = b.dataid AND r.locktype = 'IN' AND r.status = 'DONE')) AS consumed
-        FROM dataflow.batch b
-        LEFT JOIN dataflow.datastatus s ON s.datasetid = b.datasetid AND s.dataid = b.dataid AND s.locktype = 'OUT'
-        WHERE b.datasetid = p.datasetid AND b.partitioning = p.partitioning
+        SELECT count(*) AS batches, sum(b.items)::bigint AS items, count(*) FILTER (WHERE b.status = 'READY') AS ready,
+            count(*) FILTER (WHERE b.status IN ('HOLD', 'PENDING')) AS held, count(*) FILTER (WHERE b.is_consumed) AS consumed
+        FROM (
+            -- Each batch is looked up by the primary key, and by nothing else: this is asked when the tables have just been filled, and
+            -- with nothing known of them a join, or a partial index, would read all chunks of the dataset for each.
+            SELECT b.items, chunk.status, chunk.is_consumed
+            FROM dataflow.batch b
+            CROSS JOIN LATERAL (
+                SELECT max(s.status) FILTER (WHERE s.locktype = 'OUT') AS status,
+                    bool_or(s.locktype = 'IN' AND s.status = 'DONE') AS is_consumed
+                FROM dataflow.datastatus s WHERE s.datasetid = b.datasetid AND s.dataid = b.dataid
+            ) AS chunk
+            WHERE b.datasetid = p.datasetid AND b.partitioning = p.partitioning
+        ) AS b
     ) AS n
     WHERE partitionings.dataset IS NULL OR p.datasetid = partitionings.dataset
     ORDER BY p.datasetid, p.partitioning;

@@ -16,6 +16,8 @@ HALVES = [
     {"dataid": "size_5.2", "bounds": {"low": ["5"], "high": None}, "items": 3},
 ]
 
+MANY, PAGES_A_BATCH = 1000, 20
+
 
 def create(pipeline: World, name: str = "size_5", *, held: bool = False, dataset: str = "raw") -> Any:
     batches = [batch | {"dataid": f"{name}.{number}"} for number, batch in enumerate(HALVES, start=1)]
@@ -41,6 +43,19 @@ def test_batches_become_chunks_and_the_order_says_which_records_they_are(pipelin
     assert pipeline.rows(
         "SELECT partitioning, batches, items, ready, held, consumed FROM dataflow.partitionings('raw')"
     ) == [("size_5", 2, 8, 2, 0, 1)]
+
+
+def test_a_split_that_was_just_made_is_listed_by_key_although_no_statistics_know_it(pipeline: World) -> None:
+    many = [{"dataid": f"many.{number}", "bounds": {}, "items": 1} for number in range(MANY)]
+    # One transaction: no autovacuum can come between and make the plan right.
+    with pipeline.connection.transaction():
+        pipeline.do(
+            "SELECT dataflow.create_partitioning('raw', 'many', ARRAY['id'], 'size', 1, %s)", Jsonb(many)
+        )
+        [plan] = pipeline.value(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) SELECT * FROM dataflow.partitionings('raw')"
+        )
+    assert plan["Plan"]["Shared Hit Blocks"] < MANY * PAGES_A_BATCH
 
 
 def test_several_live_side_by_side_and_one_on_hold_starts_nothing(pipeline: World) -> None:
