@@ -43,6 +43,22 @@ def readme_session(directory: Path) -> list[str]:
     return [line.removeprefix("$ ") for line in "".join(block).splitlines()]
 
 
+def typed(command: list[str], directory: Path, env: dict[str, str]) -> str:
+    program, *arguments = command
+    inherited = {name: os.environ[name] for name in ("PATH", "TMPDIR")}
+    ended = subprocess.run(
+        [BIN / program, *arguments],
+        cwd=directory,
+        env=inherited | env | {"HOME": str(directory.parent)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
 def test_a_new_flow_runs_as_it_was_made(
     spark: SparkSession, dsn: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,31 +81,27 @@ def test_a_new_flow_runs_as_it_was_made(
     sys.modules.pop("jobs", None)
     sys.modules.pop("test_jobs", None)
 
-    ran = subprocess.run(
-        ["bash", "-exc", "\n".join(session)],
-        cwd=flow,
-        env={
-            "PATH": f"{BIN}:{os.environ['PATH']}",
-            "HOME": str(tmp_path),
-            "TMPDIR": os.environ["TMPDIR"],
-            "DATAFLOW_DSN": dsn,
-            "DATAFLOW_DATA_DIR": str(settings.data_dir),
-        },
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
+    export, *commands = session
+    assert export.startswith("export ")
+    named = dict(word.split("=", 1) for word in shlex.split(export.replace("$PWD", str(flow)))[1:])
+    told = "".join(
+        typed(
+            shlex.split(command, comments=True),
+            flow,
+            named
+            | {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir), "DATAFLOW_RUNNERS": "1"},
+        )
+        for command in commands
     )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "applied flow shop: 3 created" in ran.stdout
-    assert "shop_raw: 3 chunks ready" in ran.stdout
-    assert re.findall(r"^(2026-01-0\d) +READY .* 3  ", ran.stdout, re.MULTILINE) == [
+    assert "applied flow shop: 3 created" in told
+    assert "shop_raw: 3 chunks ready" in told
+    assert re.findall(r"^(2026-01-0\d) +READY .* 3  ", told, re.MULTILINE) == [
         "2026-01-01",
         "2026-01-02",
         "2026-01-03",
     ]
-    assert "the amount is too small" in ran.stdout
-    assert "does not fit the schema of shop_raw" in ran.stdout
+    assert "the amount is too small" in told
+    assert "does not fit the schema of shop_raw" in told
     assert len(list((flow / "data" / "clean").glob("dataid=*/attempt=*/*.parquet"))) == 3
 
 
