@@ -126,21 +126,25 @@ class Site:
             "options": {"partitions": str(PARALLEL), "partition_column": "id"},
             "custom_checks": [],
         }
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "tests.bench.bare_table"),
-                *(str(self.directory), str(PARALLEL), json.dumps(whole)),
-            ],
-            env=os.environ | self.java,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        log = self.directory / "one_job.log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "tests.bench.bare_table"),
+                    *(str(self.directory), str(PARALLEL), json.dumps(whole)),
+                ],
+                env=os.environ | self.java | {"PYSPARK_PYTHON": sys.executable},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
 
         def answer() -> float:
             assert process.stdout is not None
-            return float(json.loads(process.stdout.readline())["seconds"])
+            if not (line := process.stdout.readline()):
+                raise RuntimeError(f"the job by hand has failed:\n{log.read_text(encoding='utf-8')[-2000:]}")
+            return float(json.loads(line)["seconds"])
 
         def once() -> float:
             assert process.stdin is not None
@@ -161,7 +165,7 @@ def run(place: Place, dataset: Dataset, rows: int) -> Iterator[Result]:
         directory = Path(stack.enter_context(TemporaryDirectory(prefix="bench-batches-")))
         dsn = stack.enter_context(place.database("batches_control"))
         connection = stack.enter_context(psycopg.connect(dsn, autocommit=True))
-        settings = Settings(data_dir=directory)
+        settings = Settings(data_dir=directory, allowed_hosts=[str(dataset.connection.hostname)])
         _declare(connection, settings, dataset, directory)
         found = java.environment(java.find(settings))
         yield from _measured(Site(dataset, rows, dsn, connection, directory, found), extent)
