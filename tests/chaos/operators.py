@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 RECENT = 120  # chunks among which an operator chooses
 PROGRAMS_AT_ONCE = 2
-GLOBAL_LIMIT = 10
+GLOBAL_LIMIT = 6
 
 RUNNING = (
     "SELECT jobid, dataid FROM dataflow.attempt WHERE ended IS NULL AND jobid <> ALL (%s) ORDER BY attempt"

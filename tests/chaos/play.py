@@ -50,7 +50,7 @@ class Options:
     minutes: float
     engines: tuple[str, ...]
     daemons: int = 2
-    windows: int = 6  # of raw chunks that are there at the start
+    windows: int = 4  # of raw chunks that are there at the start
     mean_pause: float = schedule.MEAN_PAUSE_SECONDS
     drain_minutes: float = 15.0
     keep: bool = False
