@@ -147,6 +147,8 @@ class Child:
 
     async def terminate(self, grace: float) -> Exit:
         """SIGTERM to all of it, SIGKILL after `grace` seconds, and its end. Safe to call in a cancelled scope."""
+        if self._exit is not None:
+            return self._exit  # its number may be another process's by now
         with anyio.CancelScope(shield=True):
             signal_session(self.pid, signal.SIGTERM)
             with anyio.move_on_after(grace):

@@ -36,6 +36,15 @@ async def test_an_exit_status_comes_with_usage_and_the_last_lines(tmp_path: Path
     assert len((tmp_path / "a" / "1.log").read_text(encoding="utf-8").splitlines()) == 101
 
 
+async def test_a_child_that_was_waited_for_gets_no_signal_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = spawn(["true"], env=ENV)
+    ended = await child.wait()
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "killpg", lambda pid, number: told.append((pid, number)))
+    assert await child.terminate(1) == ended
+    assert not told
+
+
 async def test_a_signal_is_named() -> None:
     ended = await spawn(["sh", "-c", "kill -SEGV $$"], env=ENV).wait()
     assert (ended.code, ended.signal) == (None, "SIGSEGV")
