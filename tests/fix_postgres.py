@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 TEMPLATE = "dataflow_template"
+SOMEBODY = "somebody"
 PROGRAM_TIMEOUT_SECONDS = 600  # a program that starts Spark may need minutes on a busy machine
 
 # Nobody needs the data of a test after a power failure; many tests need many connections.
@@ -52,6 +53,18 @@ class Server:
     def execute(self, statement: sql.Composed) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(statement)
+
+    @contextmanager
+    def login(self, dsn: str, role: str = "") -> Iterator[str]:
+        """That database's DSN for somebody who is a member of just this role. Roles outlive a test's database."""
+        name = sql.Identifier(SOMEBODY)
+        self.execute(sql.SQL("CREATE ROLE {} LOGIN").format(name))
+        try:
+            if role:
+                self.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(role), name))
+            yield conninfo.make_conninfo(dsn, user=SOMEBODY)
+        finally:
+            self.execute(sql.SQL("DROP ROLE {}").format(name))
 
 
 class RunCtl(Protocol):

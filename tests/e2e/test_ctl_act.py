@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
-from psycopg import conninfo, sql
 
 from dataflowd.errors import EXIT
 from tests.e2e.ctl_flow import asked, limit, ok, ready, retail, running_daemon
@@ -15,6 +13,8 @@ from tests.e2e.ctl_flow import asked, limit, ok, ready, retail, running_daemon
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import psycopg
 
     from tests.e2e.ctl_flow import Daemon
     from tests.fix_postgres import RunCtl, Server
@@ -286,9 +286,8 @@ def test_psql_opens_the_database_in_use(run_ctl: RunCtl) -> None:
 def test_a_reader_may_look_and_not_act(
     server: Server, dsn: str, daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
 ) -> None:
-    server.execute(sql.SQL("CREATE ROLE {} LOGIN IN ROLE dataflow_reader").format(sql.Identifier("watcher")))
-    try:
-        env = {"DATAFLOW_DSN": conninfo.make_conninfo(dsn, user="watcher")}
+    with server.login(dsn, "dataflow_reader") as theirs:
+        env = {"DATAFLOW_DSN": theirs}
         for look in (
             ["status"],
             ["why", "clean_orders", DAYS[0]],
@@ -318,7 +317,5 @@ def test_a_reader_may_look_and_not_act(
             refused = run_ctl(*act, env=env)
             assert refused.returncode == EXIT["NOT_ALLOWED"], (act, refused.stdout, refused.stderr)
             assert "dataflow_operator" in refused.stderr
-    finally:
-        server.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier("watcher")))
     assert list(statuses(connection).values()).count("FAILED") == 2
     assert daemon.name

@@ -7,22 +7,17 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
-from psycopg import conninfo, sql
+from psycopg import conninfo
 
 from dataflowd import sqlfiles
 from dataflowd.embedded import postgres
 from dataflowd.errors import EXIT
-from tests.fix_postgres import Server, reachable_directory, run_program
+from tests.fix_postgres import SOMEBODY, Server, reachable_directory, run_program
 from tests.fix_proxy import proxy
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PARALLEL = 20
 CTL = str(Path(sys.executable).parent / "dataflowctl")
@@ -112,22 +107,11 @@ def test_changed_functions_are_applied_again(
     ]
 
 
-@contextmanager
-def login(server: Server, name: str, options: str = "") -> Iterator[None]:
-    role = sql.Identifier(name)
-    server.execute(sql.SQL("CREATE ROLE {} LOGIN " + options).format(role))
-    try:
-        yield
-    finally:
-        server.execute(sql.SQL("DROP ROLE {}").format(role))
-
-
 def test_a_user_without_rights_is_told_whom_to_ask_and_leaves_nothing(
     server: Server, empty_dsn: str, tmp_path: Path
 ) -> None:
-    with login(server, "nobody_special"):
-        theirs = conninfo.make_conninfo(empty_dsn, user="nobody_special")
-        assert_refused(init(theirs, tmp_path), "NOT_ALLOWED", "nobody_special", "superuser")
+    with server.login(empty_dsn) as theirs:
+        assert_refused(init(theirs, tmp_path), "NOT_ALLOWED", SOMEBODY, "superuser")
     with psycopg.connect(empty_dsn) as connection:
         assert connection.execute("SELECT to_regnamespace('dataflow')").fetchone() == (None,)
 
@@ -147,10 +131,10 @@ def test_an_owner_who_may_create_roles_needs_no_superuser(tmp_path: Path) -> Non
 
 
 def test_a_member_of_dataflow_admin_may_upgrade(server: Server, dsn: str, tmp_path: Path) -> None:
-    with login(server, "upgrader", "IN ROLE dataflow_admin"):
+    with server.login(dsn, "dataflow_admin") as theirs:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("UPDATE dataflow.migration SET checksum = 'x' WHERE name LIKE 'functions/%'")
-        result = init(conninfo.make_conninfo(dsn, user="upgrader"), tmp_path)
+        result = init(theirs, tmp_path)
         assert result.returncode == 0, result.stderr
 
 

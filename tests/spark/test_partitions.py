@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from psycopg import conninfo, sql
+from psycopg import sql
 
 from dataflowd import partition
 from dataflowd.errors import EXIT
@@ -24,13 +24,13 @@ from dataflowd.tables.slices import Conditions
 from dataflowd.tables.splitting import TableSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import psycopg
     from pyspark.sql import DataFrame, SparkSession
 
-    from tests.fix_postgres import RunCtl
+    from tests.fix_postgres import RunCtl, Server
     from tests.fix_tables import Warehouse
 
 SPLITS: list[tuple[partition.Kind, int]] = [("size", 3), ("size", 1000), ("every", 4), ("count", 3)]
@@ -270,8 +270,14 @@ def _scanned(frame: DataFrame) -> int:
     return int(plan.metrics().apply("numOutputRows").value())
 
 
+@pytest.fixture
+def operator(server: Server, dsn: str) -> Iterator[str]:
+    with server.login(dsn, "dataflow_operator") as theirs:
+        yield theirs
+
+
 def test_a_source_is_split_listed_and_forgotten_from_the_command_line(
-    warehouse: Warehouse, connection: psycopg.Connection, run_ctl: RunCtl, tmp_path: Path
+    warehouse: Warehouse, connection: psycopg.Connection, operator: str, run_ctl: RunCtl, tmp_path: Path
 ) -> None:
     fill(warehouse, ROWS)
     there = warehouse.there
@@ -280,9 +286,6 @@ def test_a_source_is_split_listed_and_forgotten_from_the_command_line(
         " VALUES ('customers', 'postgres', %s, %s, %s, 'source', %s)",
         [there["hostname"], there["port"], there["database"], there["username"]],
     )
-    connection.execute("DROP ROLE IF EXISTS batches_operator")
-    connection.execute("CREATE ROLE batches_operator LOGIN IN ROLE dataflow_operator")
-    operator = conninfo.make_conninfo(connection.info.dsn, user="batches_operator")
     env = {"DATAFLOW_ALLOWED_HOSTS": warehouse.host, "DATAFLOW_DSN": operator}
 
     def create(name: str, *how: str, key: str = "id") -> Any:

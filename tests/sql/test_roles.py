@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, LiteralString
 
 import psycopg
 import pytest
-from psycopg import conninfo, sql
 
 from tests.fix_postgres import run_program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dataflowd.settings import Settings
     from tests.fix_postgres import Server
     from tests.fix_world import World
@@ -132,17 +128,6 @@ BORROWED_RIGHTS: LiteralString = """
 """
 
 
-@contextmanager
-def _login(server: Server, dsn: str, role: str) -> Iterator[str]:
-    """A DSN of somebody who is a member of just this role."""
-    name = sql.Identifier(f"test_{role}")
-    server.execute(sql.SQL("CREATE ROLE {} LOGIN IN ROLE {}").format(name, sql.Identifier(role)))
-    try:
-        yield conninfo.make_conninfo(dsn, user=f"test_{role}")
-    finally:
-        server.execute(sql.SQL("DROP ROLE {}").format(name))
-
-
 @pytest.fixture
 def running(pipeline: World) -> World:
     """With an attempt that runs, and a chunk that is held."""
@@ -167,20 +152,20 @@ def _refused(connection: psycopg.Connection, statements: list[LiteralString]) ->
 
 
 def test_a_reader_sees_and_changes_nothing(server: Server, running: World) -> None:
-    with _login(server, running.dsn, "dataflow_reader") as dsn, psycopg.connect(dsn) as reader:
+    with server.login(running.dsn, "dataflow_reader") as dsn, psycopg.connect(dsn) as reader:
         assert _refused(reader, READS) == []
         assert _refused(reader, OPERATES + FORGES) == OPERATES + FORGES
 
 
 def test_an_operator_operates_and_forges_nothing(server: Server, running: World) -> None:
-    with _login(server, running.dsn, "dataflow_operator") as dsn, psycopg.connect(dsn) as operator:
+    with server.login(running.dsn, "dataflow_operator") as dsn, psycopg.connect(dsn) as operator:
         assert _refused(operator, READS + OPERATES) == []
         assert _refused(operator, FORGES) == FORGES
 
 
 def test_a_daemon_needs_no_more_than_its_role(server: Server, pipeline: World, settings: Settings) -> None:
     pipeline.ready("raw", DAY)
-    with _login(server, pipeline.dsn, "dataflow_daemon") as dsn:
+    with server.login(pipeline.dsn, "dataflow_daemon") as dsn:
         variables = {
             "DATAFLOW_DSN": dsn,
             "DATAFLOW_DATA_DIR": str(settings.data_dir),
