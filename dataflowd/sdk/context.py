@@ -336,15 +336,11 @@ class Context:
         return location
 
     def _without_broken(self, source: Input, frame: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
-        found, good = sieves.sieve(
+        found, good = sieves.unbroken(
             repairs.applied(frame, self.order.resolved),
             name=f"read {source.name}",
-            is_bad=F.expr(f"{formats.CORRUPT_COLUMN} IS NOT NULL"),
             code="MALFORMED",
             reason=f"does not fit the schema of {source.name}",
-            record=formats.CORRUPT_COLUMN,
         )
         self._place(found)
         if source.rows is None:

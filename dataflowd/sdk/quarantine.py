@@ -4,6 +4,9 @@ A watch stands where the rows pass: it counts all of them and the bad ones, and 
 the source is scanned once. It refers to every column: Spark could otherwise leave out those that the job does not use,
 and a record that is broken only there would go by as a good one. How many records are kept is bounded (KEPT); more than
 that fail the attempt, because a bad record that is neither published nor stored would be lost.
+
+Records that a file's format cannot parse are only counted in that pass, and fetched by a look at the file when there are
+some: a file says the same twice, and a chunk without any, as nearly all are, is spared the price of keeping them.
 """
 
 from __future__ import annotations
@@ -13,12 +16,16 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dataflowd.checks import quoted
 from dataflowd.faults import AttemptError
+from dataflowd.formats import CORRUPT_COLUMN
 from dataflowd.sdk import repairs
 from dataflowd.sdk.repairs import FILE_COLUMN
 from dataflowd.sdk.watch import Watch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark.sql import Column, DataFrame
 
 KEPT = 10_000
@@ -51,14 +58,23 @@ class Sieve:
     code: str
     reason: str
     watch: Watch
+    fetch: Callable[[], str | None] | None = None  # the bad ones, where the watch only counts them
 
     def seen(self) -> Seen:
         values = self.watch.values()
-        kept = [
+        rows, bad = int(values["rows"]), int(values["bad"])
+        found = values.get("kept") if self.fetch is None else self.fetch() if bad else None
+        kept = tuple(
             Bad(row["item"], self.code, self.reason, row.get("record", ""), row.get("source"), row["mark"])
-            for row in json.loads(values["kept"] or "[]")
-        ]
-        return Seen(self.name, int(values["rows"]), int(values["bad"]), tuple(kept))
+            for row in json.loads(found or "[]")
+        )
+        if len(kept) < min(bad, KEPT):
+            raise AttemptError(
+                "WRONG_DATA",
+                f"{bad} bad records came by in {self.name}, and {len(kept)} of them were found again",
+                "the source was changed while it was read: resubmit the chunk when it is complete",
+            )
+        return Seen(self.name, rows, bad, kept)
 
 
 @dataclass(frozen=True)
@@ -70,64 +86,67 @@ class Seen:
 
 
 def sieve(  # noqa: PLR0913 - all that is known about a bad record
-    frame: DataFrame,
-    *,
-    name: str,
-    is_bad: Column,
-    code: str,
-    reason: str,
-    item: Column | None = None,
-    record: str | None = None,
+    frame: DataFrame, *, name: str, is_bad: Column, code: str, reason: str, item: Column | None = None
 ) -> tuple[Sieve, DataFrame]:
-    """The sieve, and the rows that are not bad. `record`: the column that holds a bad row as it was, if there is one; it goes.
+    """The sieve, and the rows that are not bad.
 
-    The aggregates are written as text: each is one call into the JVM then, where building them takes dozens. A row is
-    made whole in one place: what a plan names thrice, Spark's optimiser carries through all its rules thrice.
+    The aggregates are written as text: each is one call into the JVM then, where building them takes dozens.
+    """
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    marked, kept = _marked(frame, is_bad, item)
+    watch = Watch(
+        marked,
+        [F.expr("count(1) AS rows"), F.expr(f"count({WHOLE_COLUMN}) AS bad"), F.expr(f"{kept} AS kept")],
+    )
+    good = watch.frame.where(f"{WHOLE_COLUMN} IS NULL").drop(FILE_COLUMN, WHOLE_COLUMN, ITEM_COLUMN)
+    return Sieve(name, code, reason, watch), good
+
+
+def unbroken(frame: DataFrame, *, name: str, code: str, reason: str) -> tuple[Sieve, DataFrame]:
+    """The same for what a format could not parse, which it has put into CORRUPT_COLUMN; that goes."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    is_bad = f"{CORRUPT_COLUMN} IS NOT NULL"
+    every = ", ".join(quoted(column) for column in frame.columns)
+    watch = Watch(
+        frame,
+        [F.expr("count(1) AS rows"), F.expr(f"count(CASE WHEN {is_bad} THEN struct({every}) END) AS bad")],
+    )
+
+    def fetch() -> str | None:
+        marked, kept = _marked(frame, F.expr(is_bad), None, CORRUPT_COLUMN)
+        row = marked.agg(F.expr(kept)).first()
+        return None if row is None else row[0]
+
+    good = watch.frame.where(f"{CORRUPT_COLUMN} IS NULL").drop(FILE_COLUMN, CORRUPT_COLUMN)
+    return Sieve(name, code, reason, watch, fetch), good
+
+
+def _marked(
+    frame: DataFrame, is_bad: Column, item: Column | None, record: str = WHOLE_COLUMN
+) -> tuple[DataFrame, str]:
+    """The rows, a bad one with all that it has in WHOLE_COLUMN, and the aggregate that keeps these.
+
+    A row is made whole in one place: what a plan names thrice, Spark's optimiser carries through all its rules thrice.
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     marks = [F.when(is_bad, F.expr(repairs.whole(frame))).alias(WHOLE_COLUMN)]
     marks += [] if item is None else [item.cast("string").alias(ITEM_COLUMN)]
-    marked, has_file = _marked(frame, marks)
-    source = FILE_COLUMN if has_file else "CAST(NULL AS string)"
+    marked = repairs.with_file(frame, *marks)
+    source = FILE_COLUMN if FILE_COLUMN in marked.columns else "CAST(NULL AS string)"
     # Without a name of its own a record goes by its content.
     itself = repairs.mark(WHOLE_COLUMN) if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
     kept = (
-        f"struct(left({itself}, {ITEM_CHARACTERS}) AS item, left({record or WHOLE_COLUMN}, {RECORD_CHARACTERS}) AS record, "
+        f"struct(left({itself}, {ITEM_CHARACTERS}) AS item, left({record}, {RECORD_CHARACTERS}) AS record, "
         f"{source} AS source, {repairs.mark(WHOLE_COLUMN)} AS mark)"
     )
-    watch = Watch(
-        marked,
-        [
-            F.expr("count(1) AS rows"),
-            F.expr(f"count({WHOLE_COLUMN}) AS bad"),
-            # As one string: ten thousand structures would be pickled one by one.
-            F.expr(
-                f"to_json(min_by(CASE WHEN {WHOLE_COLUMN} IS NOT NULL THEN {kept} END, "
-                f"CASE WHEN {WHOLE_COLUMN} IS NOT NULL THEN xxhash64({WHOLE_COLUMN}) END, {KEPT})) AS kept"
-            ),
-        ],
+    # As one string: ten thousand structures would be pickled one by one.
+    return marked, (
+        f"to_json(min_by(CASE WHEN {WHOLE_COLUMN} IS NOT NULL THEN {kept} END, "
+        f"CASE WHEN {WHOLE_COLUMN} IS NOT NULL THEN xxhash64({WHOLE_COLUMN}) END, {KEPT}))"
     )
-    good = watch.frame.where(f"{WHOLE_COLUMN} IS NULL")
-    return Sieve(name, code, reason, watch), good.drop(
-        FILE_COLUMN, WHOLE_COLUMN, ITEM_COLUMN, record or FILE_COLUMN
-    )
-
-
-def _marked(frame: DataFrame, marks: list[Column]) -> tuple[DataFrame, bool]:
-    """With the file that each row comes from, where there is one: not behind a join or an aggregation."""
-    from pyspark.errors import AnalysisException  # noqa: PLC0415
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
-    if FILE_COLUMN in frame.columns:
-        return frame.select("*", *marks), True
-    try:
-        found = frame.select("*", F.expr(f"_metadata.file_path AS {FILE_COLUMN}"), *marks)
-        found.columns  # noqa: B018 - Connect analyses only when it is asked
-    except AnalysisException:
-        # What is wrong with the author's own condition is said here.
-        return frame.select("*", *marks), False
-    return found, True
 
 
 def documents(seen: list[Seen]) -> list[dict[str, Any]]:

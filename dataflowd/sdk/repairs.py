@@ -47,7 +47,7 @@ def applied(frame: DataFrame, resolved: Iterable[dict[str, Any]]) -> DataFrame:
     known = frame.sparkSession.createDataFrame(
         list(repairs.items()), f"{MARK_COLUMN} string, {REPAIRED_COLUMN} string"
     )
-    met = _with_file(frame, F.expr(f"{mark(whole(frame))} AS _met"))
+    met = with_file(frame, F.expr(f"{mark(whole(frame))} AS _met"))
     joined = met.join(F.broadcast(known), met["_met"] == known[MARK_COLUMN], "left").where(
         f"{MARK_COLUMN} IS NULL OR {REPAIRED_COLUMN} IS NOT NULL"
     )
@@ -56,16 +56,19 @@ def applied(frame: DataFrame, resolved: Iterable[dict[str, Any]]) -> DataFrame:
     return joined.select(*(_patched(field, patch) for field in fields), *kept)
 
 
-def _with_file(frame: DataFrame, marked: Column) -> DataFrame:
-    """The file that a row comes from is known before the join, and not behind it."""
+def with_file(frame: DataFrame, *marks: Column) -> DataFrame:
+    """With marks, and the file that each row comes from where there is one: not behind a join or an aggregation."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
+    if FILE_COLUMN in frame.columns:
+        return frame.select("*", *marks)
     try:
-        found = frame.select("*", F.expr(f"_metadata.file_path AS {FILE_COLUMN}"), marked)
+        found = frame.select("*", F.expr(f"_metadata.file_path AS {FILE_COLUMN}"), *marks)
         found.columns  # noqa: B018 - Connect analyses only when it is asked
     except AnalysisException:
-        return frame.select("*", marked)
+        # What is wrong with the author's own condition is said here.
+        return frame.select("*", *marks)
     return found
 
 

@@ -436,6 +436,24 @@ def test_broken_json_is_set_aside_even_in_columns_that_the_job_does_not_use(
     }
 
 
+def test_a_file_that_is_changed_while_it_is_read_is_not_published_without_its_broken_records(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    raw = tmp_path / "raw.csv"
+    raw.write_text("1\nx\ny\n")
+
+    def copy(ctx: Context) -> None:
+        ctx.write("out", ctx.read("raw"))
+        raw.write_text("1\nx\n3\n")
+
+    declared = {"raw": dataset("raw", format="csv", columns="id int")}
+    with pytest.raises(
+        AttemptError, match="2 bad records came by in read raw, and 1 of them were found"
+    ) as told:
+        run_job(copy, spark, {"raw": raw}, ["out"], datasets=declared)
+    assert told.value.code == "WRONG_DATA"
+
+
 def test_a_json_document_over_many_lines_is_good_or_bad_as_a_whole(
     spark: SparkSession, tmp_path: Path
 ) -> None:
