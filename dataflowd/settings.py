@@ -26,7 +26,17 @@ from dataflowd.nearest import did_you_mean
 ENV_PREFIX = "DATAFLOW_"
 CONFIG_VARIABLE = "DATAFLOW_CONFIG"
 SYSTEM_CONFIG = Path("/etc/dataflowd/config.toml")
-PATHS = ("data_dir", "root", "allowed_roots", "flows", "java_home", "log_dir", "key_file", "passphrase_file")
+PATHS = (
+    "data_dir",
+    "root",
+    "allowed_roots",
+    "flows",
+    "java_home",
+    "class_archives",
+    "log_dir",
+    "key_file",
+    "passphrase_file",
+)
 
 
 def default_data_dir() -> Path:
@@ -103,6 +113,11 @@ class Settings(BaseSettings):
     java_home: Path | None = Field(
         None,
         description="Java 17 or newer to use; default JAVA_HOME, then java on PATH, then the embedded one",
+    )
+    class_archives: Path | None = Field(
+        None,
+        description="directory of the archives from which Spark's classes are loaded, which a daemon makes; "
+        "default <data_dir>/classes",
     )
     master: str = Field("local[*]", description="Spark master: local[*], spark://, yarn, k8s:// or sc://")
     runners: int = Field(
@@ -192,7 +207,7 @@ class Settings(BaseSettings):
         "auto", description="auto: readable on a terminal, JSON elsewhere"
     )
 
-    @field_validator("data_dir", "java_home", "log_dir", "key_file", "passphrase_file")
+    @field_validator("data_dir", "java_home", "class_archives", "log_dir", "key_file", "passphrase_file")
     @classmethod
     def _absolute(cls, value: Path | None) -> Path | None:
         return value and value.expanduser().absolute()
@@ -217,6 +232,10 @@ class Settings(BaseSettings):
     @property
     def effective_log_dir(self) -> Path:
         return self.log_dir or self.data_dir / "log"
+
+    @property
+    def effective_class_archives(self) -> Path:
+        return self.class_archives or self.data_dir / "classes"
 
     @property
     def effective_daemon_name(self) -> str:

@@ -30,6 +30,7 @@ from dataflowd.formats import files
 from dataflowd.order import Chunk, Dataset, Input, Order, Output
 from dataflowd.runner import execute
 from dataflowd.runner.explain import fault
+from dataflowd.runner.session import end
 from dataflowd.sdk.context import Context
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from dataflowd.flow.model import Dataset as Declared
 
 
-JVM_SECONDS = 30
 SPARK_VARIABLES = (
     "JAVA_HOME",
     "PYSPARK_PYTHON",
@@ -65,7 +65,7 @@ def local_spark(cores: int = 2) -> Iterator[SparkSession]:
         try:
             yield session
         finally:
-            _stop(session)
+            end(session)
 
 
 def load_flow(path: Path) -> Flow:
@@ -217,15 +217,3 @@ def _started(cores: int, scratch: str) -> SparkSession:
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
-
-
-def _stop(session: SparkSession) -> None:
-    """With its JVM, whose files are about to go; a later Spark of this process starts another."""
-    from pyspark import SparkContext  # noqa: PLC0415
-
-    gateway: Any = SparkContext._gateway  # noqa: SLF001 - Spark has no public way
-    session.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(timeout=JVM_SECONDS)
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001

@@ -25,10 +25,12 @@ import anyio
 
 from dataflowd import formats, leftovers, supervise
 from dataflowd.embedded import java
+from dataflowd.engine import classes
 from dataflowd.engine.compose import composed, environment
 from dataflowd.engine.runner import Pending, Runner
 from dataflowd.errors import NotAllowedError
 from dataflowd.faults import AttemptError
+from dataflowd.runner.session import JAVA_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 MASTER = "local[*]"
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 QUICK_START = "-XX:TieredStopAtLevel=1"
 ATTEMPT = 0
 
@@ -118,7 +119,8 @@ async def run(
             update={"master": MASTER, "data_dir": directory, "log_dir": directory / "log", "runner_user": ""}
         )
         found = await anyio.to_thread.run_sync(java.find, settings)
-        spark = {**job.spark, JAVA_OPTIONS: f"{QUICK_START} {job.spark.get(JAVA_OPTIONS, '')}".strip()}
+        quick = {**job.spark, JAVA_OPTIONS: f"{QUICK_START} {job.spark.get(JAVA_OPTIONS, '')}".strip()}
+        spark = classes.applied(quick, classes.archive(settings, found))
         runner.start(local, spark, environment(flow, java.environment(found)))
         return await _execute(runner, order, say)
     finally:

@@ -22,6 +22,7 @@ import anyio
 from dataflowd import codehash, log, supervise
 from dataflowd.attempt import Result, failed, returned
 from dataflowd.embedded import java
+from dataflowd.engine import classes
 from dataflowd.engine.command import log_path
 from dataflowd.engine.compose import environment, references
 from dataflowd.engine.runner import Pending, Runner
@@ -30,7 +31,7 @@ from dataflowd.flow.graph import SCRIPTS
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from dataflowd.attempt import Attempt
     from dataflowd.declared import Declared
@@ -59,7 +60,9 @@ class SparkEngine:
         self._submitted = 0
         self._changed = asyncio.Condition()
         self._suspects: set[tuple[str, str]] = set()
-        self._java: dict[str, str] = {}
+        self._java: java.Java | None = None
+        self._learning: asyncio.Task[None] | None = None
+        self._bare_starts = 0
         self._sweeper: asyncio.Task[None] | None = None
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
@@ -86,11 +89,12 @@ class SparkEngine:
         return result
 
     async def close(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._sweeper
-            self._sweeper = None
+        for task in (self._sweeper, self._learning):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        self._sweeper = None
         async with anyio.create_task_group() as group:
             for runner in self._runners:
                 group.start_soon(runner.stop)
@@ -102,7 +106,7 @@ class SparkEngine:
         """Changed code has another key; what is idle with the old one goes now, the rest when it is."""
         for runner in list(self._runners):
             runner.is_retired = True
-        self._java = {}
+        self._java = None
         await self._sweep()
         await self._commands.reload()
 
@@ -119,14 +123,13 @@ class SparkEngine:
         """A place in a runner of the job's key; a new one, or another's place, when there is none."""
         key = self._key(flow, job)
         reuse, slots = job.reuse or self._settings.reuse, job.slots or self._settings.slots
-        if not self._java and not session.is_connect(self._settings.master):
-            self._java = java.environment(java.find(self._settings))
         while True:
             chosen = None if alone or reuse == 1 else self._free(key)
             if chosen is None and self._has_room:
                 chosen = Runner(key, reuse=reuse, slots=1 if alone or reuse == 1 else slots)
                 chosen.is_retired = alone
-                chosen.start(self._settings, job.spark, environment(flow, self._java))
+                spark, variables = self._with_java(job)
+                chosen.start(self._settings, spark, environment(flow, variables))
                 self._runners.append(chosen)
             if chosen is not None:
                 chosen.load += 1
@@ -142,6 +145,23 @@ class SparkEngine:
                 await self._release(chosen)
                 continue
             await self._make_room()
+
+    def _with_java(self, job: Job) -> tuple[Mapping[str, str], dict[str, str]]:
+        """A runner's Spark configuration, and the variables by which it finds its Java."""
+        if session.is_connect(self._settings.master):
+            return job.spark, {}
+        if self._java is None:
+            self._java = java.find(self._settings)
+        path = classes.archive(self._settings, self._java)
+        if not path.exists():
+            self._bare_starts += 1
+            if self._learning is None:
+                learn = classes.learn(self._settings, self._java, self._is_busy, lambda: self._bare_starts)
+                self._learning = asyncio.get_running_loop().create_task(learn)
+        return classes.applied(job.spark, path), java.environment(self._java)
+
+    def _is_busy(self) -> bool:
+        return self._submitted > 0 or any(runner.load for runner in self._runners)
 
     async def _submit(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         """A script's application takes the place of a runner's: the host has memory for so many."""

@@ -23,6 +23,8 @@ State = Literal["well", "stopped", "gone"]
 
 CONF_VARIABLE = "DATAFLOW_RUNNER_SPARK"
 APPLICATION = "dataflowd runner"
+JVM_SECONDS = 30
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -63,7 +65,7 @@ def configuration(flow: Mapping[str, str], master: str, scratch: str, tag: str) 
     if is_connect(master):
         asked = {name: value for name, value in flow.items() if name.startswith("spark.sql.")}
         return asked | CONNECT | {"spark.remote": master}
-    java = flow.get("spark.driver.extraJavaOptions", "")
+    java = flow.get(JAVA_OPTIONS, "")
     return (
         DEFAULTS
         | dict(flow)
@@ -75,7 +77,7 @@ def configuration(flow: Mapping[str, str], master: str, scratch: str, tag: str) 
             "spark.local.dir": f"{scratch}/local",
             "spark.sql.warehouse.dir": f"{scratch}/warehouse",
             # The JVM would otherwise write its own temporary files where nobody removes them.
-            "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch} {java}".strip(),
+            JAVA_OPTIONS: f"-Djava.io.tmpdir={scratch} {java}".strip(),
         }
     )
 
@@ -118,6 +120,18 @@ def close(own: SparkSession) -> None:
     """A server would keep the session of an ended attempt for an hour; a JVM of ours forgets it with us."""
     if _is_client(own):
         own.stop()
+
+
+def end(spark: SparkSession) -> None:
+    """With its JVM, whose files are about to go; a later Spark of this process starts another."""
+    from pyspark import SparkContext  # noqa: PLC0415
+
+    gateway: Any = SparkContext._gateway  # noqa: SLF001 - Spark has no public way
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout=JVM_SECONDS)
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
 
 
 def cancel(own: SparkSession, tag: str) -> None:

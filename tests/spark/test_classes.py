@@ -1,0 +1,95 @@
+"""Spark's classes come from an archive that the daemon makes; without one, or with a broken one, they come as ever."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dataflowd import supervise
+from dataflowd.embedded import java
+from dataflowd.engine import classes
+from dataflowd.engine.runner import Runner
+from dataflowd.runner.session import JAVA_OPTIONS
+
+if TYPE_CHECKING:
+    from dataflowd.embedded.java import Java
+    from dataflowd.settings import Settings
+
+SPARK = {"spark.driver.memory": "512m"}
+
+
+@pytest.fixture
+def found(settings: Settings) -> Java:
+    return java.find(settings)
+
+
+def _mapped(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+
+
+async def _maps(settings: Settings, found: Java, reuse: int) -> str:
+    """All that the processes of a runner have mapped when its Spark has started."""
+    runner = Runner(("test",), reuse=reuse, slots=1)
+    spark = classes.applied(SPARK, classes.archive(settings, found))
+    runner.start(settings, spark, java.environment(found))
+    try:
+        assert await runner.ready(), runner.how
+        assert runner.pid is not None
+        return "".join(map(_mapped, [runner.pid, *supervise.alive_in_session(runner.pid)]))
+    finally:
+        await runner.kill()
+
+
+async def test_an_archive_is_made_when_nothing_runs_and_then_every_runner_maps_it(
+    settings: Settings, found: Java, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classes, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(classes, "QUIET_SECONDS", 0.02)
+    busy = iter([True, True, False, False])
+    old = settings.effective_class_archives / "old.jsa"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    os.utime(old, times=(0, 0))
+    path = classes.archive(settings, found)
+    assert classes.applied(SPARK, path) == SPARK
+    await classes.learn(settings, found, lambda: next(busy), lambda: 1)
+    assert next(busy, None) is None
+    assert list(path.parent.iterdir()) == [path]
+    assert str(path) in await _maps(settings, found, reuse=2)
+    assert str(path) in await _maps(settings, found, reuse=1)
+
+
+async def test_a_broken_archive_costs_nothing_but_the_time_it_would_have_saved(
+    settings: Settings, found: Java
+) -> None:
+    path = classes.archive(settings, found)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"nonsense" * 1000)
+    assert str(path) not in await _maps(settings, found, reuse=2)
+
+
+async def test_a_java_that_makes_none_is_told_once_and_leaves_nothing(
+    settings: Settings, found: Java, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = java.Java(tmp_path / "nowhere", found.version, "setting")
+    await classes.learn(settings, broken, lambda: False, lambda: classes.STARTS)
+    said = capsys.readouterr()
+    assert "classes.failed" in said.out + said.err
+    assert not list(settings.effective_class_archives.iterdir())
+    assert not list((settings.data_dir / "run").iterdir())
+
+
+def test_another_java_or_spark_has_another_archive_and_the_flow_has_the_last_word(
+    settings: Settings, found: Java
+) -> None:
+    path = classes.archive(settings, found)
+    assert path.parent == settings.data_dir / "classes"
+    assert path != classes.archive(settings, java.Java(found.home, "99", "PATH"))
+    path.parent.mkdir(parents=True)
+    path.touch()
+    options = classes.applied({JAVA_OPTIONS: "-Xss2m"}, path)[JAVA_OPTIONS]
+    assert options.startswith(f"-XX:SharedArchiveFile={path} ")
+    assert options.endswith(" -Xss2m")
