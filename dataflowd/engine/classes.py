@@ -73,7 +73,8 @@ async def learn(
         await anyio.sleep(POLL_SECONDS)
         quiet = 0.0 if is_busy() else quiet + POLL_SECONDS
     try:
-        await make(settings, java)
+        if not archive(settings, java).exists():  # another daemon's may have come first
+            await make(settings, java)
     except (OSError, TimeoutError) as error:
         _log.warning("classes.failed", error=str(error) or type(error).__name__)
 

@@ -1,17 +1,17 @@
 """`python -m dataflowd.runner.training FILE`: writes an archive of the classes that Spark loads; dataflowd.engine.classes says why.
 
-Spark is started and does a little of what a job does, while Java notes which classes it loads. A second Java makes
-the archive of that list. All of it takes only what time others leave, and works in the current directory.
+Spark is started and does a little of what a job does, while Java notes which classes it loads. Then this process becomes
+the Java that makes the archive of that list: it dies with its daemon still. All of it takes only what time others leave,
+and works in the current directory.
 """
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dataflowd import testing
 from dataflowd.flow.model import Dataset
@@ -27,7 +27,7 @@ COLUMNS = "id bigint, customer string, amount decimal(12,2), day date, at timest
 LINES = "1,a,2.50,2026-01-01,2026-01-01T08:00:00\n2,b,-1,2026-01-01,2026-01-01T08:00:00\nx,\n"
 
 
-def main() -> int:
+def main() -> NoReturn:
     _behind_all_others()
     here = Path.cwd()
     conf = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
@@ -37,16 +37,9 @@ def main() -> int:
     java: Any = spark.sparkContext._jvm.java.lang.System  # noqa: SLF001 - Spark has no public way
     home, classpath = java.getProperty("java.home"), java.getProperty("java.class.path")
     session.end(spark)
-    return subprocess.run(  # noqa: S603 - the Java that Spark has just used
-        [
-            f"{home}/bin/java",
-            "-Xshare:dump",
-            f"-XX:SharedClassListFile={here / LIST}",
-            f"-XX:SharedArchiveFile={sys.argv[1]}",
-            *("-cp", classpath),
-        ],
-        check=False,
-    ).returncode
+    listed, made = f"-XX:SharedClassListFile={here / LIST}", f"-XX:SharedArchiveFile={sys.argv[1]}"
+    program = f"{home}/bin/java"
+    os.execv(program, [program, "-Xshare:dump", listed, made, "-cp", classpath])  # noqa: S606 - what Spark has just used
 
 
 def _behind_all_others() -> None:
@@ -80,4 +73,4 @@ def _work(spark: SparkSession, here: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
