@@ -1,8 +1,9 @@
 """Declared checks, compiled into aggregates of the pass that writes the data.
 
-Each check that a row can answer becomes one count; all of them, and the row count, go into one `observe` on the write,
-so that validating costs no second scan. What a broken check shows as an example is looked up in what was written, and
-only then: a least value for each check would cost the good chunks more than all the counts. Two kinds cannot be
+What a row can answer is asked in one `observe` on the write, together with the row count, so that validating costs no
+second scan: how many rows break any check. Which one, how often and by what value is looked up in what was written, and
+only then: a count for each check, and a least value, would cost the good chunks more than the question itself. Where
+what was written does not tell exactly what was written (an empty text in CSV is NULL), each check has its count. Two kinds cannot be
 counted on the way: `unique` needs an exact distinct count, which Spark refuses inside observe (its sketches are
 approximate, and nearly unique is not unique), and custom functions may ask anything. These look at what was written,
 `unique` at its key columns only.
@@ -13,6 +14,8 @@ NULL passes every check but not_null, as in SQL. A regex must match the whole va
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.faults import AttemptError
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 ROWS = "rows"
+BROKEN = "broken"
 EXAMPLE_CHARACTERS = 100
 
 
@@ -97,12 +101,15 @@ def _column_checks(checks: Mapping[str, Any], names: Sequence[str], dataset: str
         yield ColumnCheck(f"regex({name})", check["severity"], name, violated, f"matches {check['pattern']}")
 
 
-def aggregates(compiled: Sequence[ColumnCheck]) -> list[Column]:
-    """What the write observes: the rows and, for each check, its violations."""
+def aggregates(compiled: Sequence[ColumnCheck], *, together: bool = False) -> list[Column]:
+    """The rows and, for each check, its violations; or for all checks together the rows that break any."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
+    rows = F.expr(f"count(1) AS {ROWS}")
+    if together and len(compiled) > 1:
+        return [rows, F.count_if(reduce(or_, (check.violated for check in compiled))).alias(BROKEN)]
     counts = [F.count_if(check.violated).alias(f"violations{index}") for index, check in enumerate(compiled)]
-    return [F.expr(f"count(1) AS {ROWS}"), *counts]
+    return [rows, *counts]
 
 
 def examples(compiled: Sequence[ColumnCheck], observed: Mapping[str, Any]) -> list[Column]:

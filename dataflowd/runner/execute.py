@@ -163,7 +163,8 @@ def _preview(ctx: Context, most: int) -> dict[str, list[Any]]:
 def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.CheckResult]:
     name = item.dataset.name
     accounted = item.rows + sum(one.bad for one in seen)
-    yield from checks.judge_columns(name, item.compiled, item.observed, _examples(ctx, item))
+    observed = _counted(ctx, item)
+    yield from checks.judge_columns(name, item.compiled, observed, _examples(ctx, item, observed))
     yield from checks.judge_rows(name, item.checks, item.rows, accounted, ctx.input_rows())
     if "schema" in item.checks:
         yield checks.judge_schema(name, item.checks["schema"], item.schema)
@@ -176,8 +177,24 @@ def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.Ch
         yield _custom(name, custom, ctx.order.directory, frame)
 
 
-def _examples(ctx: Context, item: Written) -> dict[str, Any]:
-    asked = checks.examples(item.compiled, item.observed)
+def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
+    """What was observed, check by check."""
+    if not item.observed.get(checks.BROKEN, 0):
+        return dict.fromkeys((f"violations{index}" for index in range(len(item.compiled))), 0) | item.observed
+    row = _stored(ctx, item).agg(*checks.aggregates(item.compiled)).first()
+    counts = {} if row is None else row.asDict(recursive=False)
+    if max((count for name, count in counts.items() if name != checks.ROWS), default=0) == 0:
+        raise AttemptError(
+            "WRONG_DATA",
+            f"{item.dataset.name}: {item.observed[checks.BROKEN]} rows broke a check as they were written, "
+            "and none of those that were written does",
+            "the job's rows differ from one look to the next: make it deterministic, then resubmit",
+        )
+    return counts
+
+
+def _examples(ctx: Context, item: Written, observed: Mapping[str, Any]) -> dict[str, Any]:
+    asked = checks.examples(item.compiled, observed)
     row = _stored(ctx, item).agg(*asked).first() if asked else None
     return {} if row is None else dict(row.asDict(recursive=False))
 

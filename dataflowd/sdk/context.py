@@ -293,7 +293,10 @@ class Context:
         compiled = declared_checks.column_checks(declared, frame.schema, output.name)
         for column in declared.get("unique", {}).get("columns", []):
             declared_checks.require(frame.columns, column, "unique", output.name)
-        watch = Watch(frame, declared_checks.aggregates(compiled))
+        watch = Watch(
+            frame,
+            declared_checks.aggregates(compiled, together=output.dataset.format in files.WITH_FOOTERS),
+        )
         began = time.monotonic()
 
         def describe(location: str) -> Written:

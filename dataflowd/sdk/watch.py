@@ -22,6 +22,7 @@ class Watch:
         self._expressions = expressions
         self._observation = Observation()
         self._is_stale = False
+        self._values: dict[str, Any] | None = None
         self.frame = frame.observe(self._observation, *expressions)
 
     def expire(self) -> None:
@@ -29,11 +30,13 @@ class Watch:
         self._is_stale = self._is_stale or self._is_complete()
 
     def values(self) -> dict[str, Any]:
-        seen = self.passing()
-        if seen is None:
+        """Once the writing is over; they are asked for several times, and fetched once."""
+        if self._values is None:
+            self._values = self.passing()
+        if self._values is None:
             row = self._source.agg(*self._expressions).first()
-            return dict(row.asDict(recursive=False)) if row is not None else {}
-        return seen
+            self._values = dict(row.asDict(recursive=False)) if row is not None else {}
+        return self._values
 
     def passing(self) -> dict[str, Any] | None:
         """What the writing saw pass; None where it did not come by, or something else did before."""
