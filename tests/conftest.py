@@ -12,6 +12,7 @@ settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("repeat")
 
 pytest_plugins = [
+    "tests.fix_classes",
     "tests.fix_daemon",
     "tests.fix_leaks",
     "tests.fix_postgres",

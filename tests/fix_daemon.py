@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 import pytest
 
 from dataflowd import flow
+from tests import fix_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -210,7 +211,7 @@ def daemons(dsn: str, flow_file: Path, directory: Path) -> Iterator[StartDaemon]
                     str(Path(sys.executable).parent / "dataflowd"),
                     *("run", "--engine", engine, "--name", name, *arguments),
                 ],
-                env=variables | dict(env or {}),
+                env=variables | fix_classes.variables() | dict(env or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=stderr or log,

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -54,6 +54,8 @@ class Java:
     source: Literal["setting", "JAVA_HOME", "PATH", "embedded"]
     skipped: tuple[str, ...] = ()
     """Why those that come earlier in the order were passed over."""
+    runtime: Path | None = field(default=None, compare=False)
+    """Where it really lies, if `home` is one that was made for it."""
 
 
 class _UnusableError(Exception):
@@ -116,7 +118,8 @@ def _embedded(data_dir: Path, skipped: list[str]) -> Java:
     real = Path(package.submodule_search_locations[0]) / "java-runtime" / "bin" / "java"
     try:
         _write_program(wrapper, _WRAPPER.format(java=shlex.quote(str(real))))
-        return Java(home, _probe(wrapper).version, "embedded", tuple(skipped))
+        probed = _probe(wrapper)
+        return Java(home, probed.version, "embedded", tuple(skipped), probed.home)
     except OSError as error:
         raise EmbeddedError(
             f"the embedded Java cannot be set up in {home}: {error.strerror}",

@@ -6,6 +6,9 @@ a daemon makes it on the host itself: once, after it has started a runner withou
 while or after several such starts, with the time that others leave (dataflowd.runner.training). Java looks whether the
 file fits before it uses it, and goes without one that does not, or that is gone. There are only classes of Java and
 Spark in it, and nothing of a job.
+
+It fits where the class path begins as it did when the file was made. Spark's own names a jar twice, which Java 21 does not
+take for the same; so Spark's jars are put before it, each once.
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ import shutil
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -24,10 +26,11 @@ import anyio
 from dataflowd import log, supervise
 from dataflowd.engine import submit
 from dataflowd.leftovers import RUNNER
-from dataflowd.runner.session import JAVA_OPTIONS
+from dataflowd.runner import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from dataflowd.embedded.java import Java
     from dataflowd.settings import Settings
@@ -45,11 +48,8 @@ _log = log.logger(__name__)
 
 def archive(settings: Settings, java: Java) -> Path:
     """Where the file for this Java and the installed Spark is, or would be."""
-    import pyspark  # noqa: PLC0415 - where it lies is all that is asked
-
-    jars = Path(pyspark.__file__).parent / "jars"
-    changed = jars.stat().st_mtime_ns if jars.exists() else 0
-    key = f"{java.home}\n{java.version}\n{jars}\n{pyspark.__version__}\n{changed}"
+    jars = "\n".join(f"{path} {path.stat().st_mtime_ns}" for path in session.jars())
+    key = f"{java.runtime or java.home}\n{java.version}\n{jars}"
     return settings.effective_class_archives / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
 
 
@@ -57,10 +57,13 @@ def applied(spark: Mapping[str, str], path: Path) -> dict[str, str]:
     """Spark's configuration with the archive, if there is one. What the flow says about Java comes later, and wins."""
     with suppress(OSError):
         os.utime(path)  # so that it is known to be in use; not ours to touch in an image
-    if not path.is_file():
+    if not path.is_file() or session.CLASS_PATH in spark:
         return dict(spark)
     ours = f"-XX:SharedArchiveFile={path} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
-    return dict(spark) | {JAVA_OPTIONS: f"{ours} {spark.get(JAVA_OPTIONS, '')}".strip()}
+    return dict(spark) | {
+        session.JAVA_OPTIONS: f"{ours} {spark.get(session.JAVA_OPTIONS, '')}".strip(),
+        session.CLASS_PATH: os.pathsep.join(map(str, session.jars())),
+    }
 
 
 async def learn(

@@ -11,6 +11,7 @@ session takes only settings of Spark SQL, and attempts are cancelled in the sess
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ CONF_VARIABLE = "DATAFLOW_RUNNER_SPARK"
 APPLICATION = "dataflowd runner"
 JVM_SECONDS = 30
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+CLASS_PATH = "spark.driver.extraClassPath"
 
 DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -54,6 +56,14 @@ CONNECT = {
     "spark.sql.sources.partitionOverwriteMode": "static",
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
 }
+
+
+def jars() -> list[Path]:
+    """Spark's own, each once and in an order that does not change; as in Spark's own class path slf4j is the first."""
+    import pyspark  # noqa: PLC0415 - where it lies is all that is asked
+
+    found = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
+    return sorted(found, key=lambda path: (not path.name.startswith("slf4j-api-"), path.name))
 
 
 def is_connect(master: str) -> bool:

@@ -31,14 +31,17 @@ def main() -> NoReturn:
     _behind_all_others()
     here = Path.cwd()
     conf = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
-    noting = {session.JAVA_OPTIONS: f"-XX:DumpLoadedClassList={here / LIST}"}
+    classpath = os.pathsep.join(map(str, session.jars()))
+    noting = {
+        session.JAVA_OPTIONS: f"-XX:DumpLoadedClassList={here / LIST}",
+        session.CLASS_PATH: classpath,
+    }
     spark = session.start(session.configuration(conf | noting, "local[2]", str(here), "training"))
     _work(spark, here)
     java: Any = spark.sparkContext._jvm.java.lang.System  # noqa: SLF001 - Spark has no public way
-    home, classpath = java.getProperty("java.home"), java.getProperty("java.class.path")
+    program = java.getProperty("java.home") + "/bin/java"
     session.end(spark)
     listed, made = f"-XX:SharedClassListFile={here / LIST}", f"-XX:SharedArchiveFile={sys.argv[1]}"
-    program = f"{home}/bin/java"
     os.execv(program, [program, "-Xshare:dump", listed, made, "-cp", classpath])  # noqa: S606 - what Spark has just used
 
 

@@ -43,23 +43,27 @@ async def _maps(settings: Settings, found: Java, reuse: int) -> str:
         await runner.kill()
 
 
-async def test_an_archive_is_made_when_nothing_runs_and_then_every_runner_maps_it(
-    settings: Settings, found: Java, monkeypatch: pytest.MonkeyPatch
+async def test_every_runner_maps_the_archive_that_was_made(
+    settings: Settings, found: Java, class_archives: Path | None
 ) -> None:
-    monkeypatch.setattr(classes, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(classes, "QUIET_SECONDS", 0.02)
-    busy = iter([True, True, False, False])
-    old = settings.effective_class_archives / "old.jsa"
-    old.parent.mkdir(parents=True)
-    old.touch()
-    os.utime(old, times=(0, 0))
-    path = classes.archive(settings, found)
-    assert classes.applied(SPARK, path) == SPARK
-    await classes.learn(settings, found, lambda: next(busy), lambda: 1)
-    assert next(busy, None) is None
+    shared = settings.model_copy(update={"class_archives": class_archives})
+    path = classes.archive(shared, found)
+    if class_archives is None:
+        assert classes.applied(SPARK, path) == SPARK
+        await classes.make(shared, found)
     assert list(path.parent.iterdir()) == [path]
-    assert str(path) in await _maps(settings, found, reuse=2)
-    assert str(path) in await _maps(settings, found, reuse=1)
+    assert str(path) in await _maps(shared, found, reuse=2)
+    assert str(path) in await _maps(shared, found, reuse=1)
+
+
+def test_archives_that_nobody_has_used_for_a_month_go(tmp_path: Path) -> None:
+    used, unused = tmp_path / "used.jsa", tmp_path / "unused.jsa"
+    for path in (used, unused):
+        path.touch()
+        os.utime(path, times=(0, 0))
+    classes.applied(SPARK, used)
+    classes._forget_unused(tmp_path)
+    assert list(tmp_path.iterdir()) == [used]
 
 
 async def test_a_broken_archive_costs_nothing_but_the_time_it_would_have_saved(
@@ -71,11 +75,19 @@ async def test_a_broken_archive_costs_nothing_but_the_time_it_would_have_saved(
     assert str(path) not in await _maps(settings, found, reuse=2)
 
 
-async def test_a_java_that_makes_none_is_told_once_and_leaves_nothing(
-    settings: Settings, found: Java, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+async def test_it_waits_for_a_quiet_moment_and_a_java_that_makes_none_leaves_nothing(
+    settings: Settings,
+    found: Java,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(classes, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(classes, "QUIET_SECONDS", 0.02)
     broken = java.Java(tmp_path / "nowhere", found.version, "setting")
-    await classes.learn(settings, broken, lambda: False, lambda: classes.STARTS)
+    busy = iter([True, False, True, False, False])
+    await classes.learn(settings, broken, lambda: next(busy), lambda: 1)
+    assert next(busy, None) is None
     said = capsys.readouterr()
     assert "classes.failed" in said.out + said.err
     assert not list(settings.effective_class_archives.iterdir())
