@@ -226,6 +226,26 @@ def test_a_wrong_check_is_explained(mistakes: Callable[[str], list[str]], checks
         ),
         ("command = ['no-such-program']\ninputs = ['a']\noutputs = ['b']", "8: .* is not on PATH"),
         ("command = 'rm -rf /'\ninputs = ['a']\noutputs = ['b']", "8: job.j.command is no array of strings"),
+        (
+            "command = ['true', '-v',\n'{a_locaton}']\ninputs = ['a']\noutputs = ['b']",
+            r"9: .*\{a_locaton\} \(did you mean 'a_location'\?\).* \{\{a_locaton\}\}",
+        ),
+        (
+            "command = ['true', 'x=$a_location']\ninputs = ['a']\noutputs = ['b']",
+            r"8: .*\$a_location, which no shell .*; write \{a_location\}",
+        ),
+        (
+            "command = ['true', '${dataid}']\ninputs = ['a']\noutputs = ['b']",
+            r"8: .*\$dataid, which no shell .*; write \{dataid\}",
+        ),
+        (
+            "command = ['true', '{a_password}']\ninputs = ['a']\noutputs = ['b']",
+            r"8: .*\{a_password\}, a password.*; let the script take a_password from its environment",
+        ),
+        (
+            "command = ['sh', '-c', 'ls {b_location}']\ninputs = ['a']\noutputs = ['b']",
+            r"8: .*\{b_location\}, where nothing is replaced .* reads \"\$b_location\"",
+        ),
         ("command = []\ninputs = ['a']\noutputs = ['b']", "8: job.j.command names no program"),
         (
             "spark_submit = ['etl.py']\ninputs = ['a']\noutputs = ['b']",
