@@ -95,7 +95,7 @@ class Settings(BaseSettings):
     )
     root: str = Field("", description="what {root} in a location stands for; default <data_dir>/data")
     allowed_roots: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
-        default_factory=list, description="locations outside these are refused; default: root alone"
+        default_factory=list, description="where data may be beside root; locations elsewhere are refused"
     )
     allowed_hosts: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list,
@@ -223,7 +223,7 @@ class Settings(BaseSettings):
 
     @property
     def effective_allowed_roots(self) -> list[str]:
-        return self.allowed_roots or [self.effective_root]
+        return list(dict.fromkeys([self.effective_root, *self.allowed_roots]))
 
     @property
     def effective_allowed_hosts(self) -> list[str]:
