@@ -94,12 +94,13 @@ def draw(found: dict[str, Any]) -> None:
     say()
     if found["daemons"]:
         table(
-            ["daemon", "host", "state", "running", "limit", "since"],
+            ["daemon", "host", "state", "last heard", "running", "limit", "since"],
             [
                 [
                     d["daemon"],
                     d["hostname"],
                     "PAUSED" if d["paused"] else d["state"],
+                    moment(d["heard"]),
                     d["running"],
                     d["concurrency"],
                     moment(d["started"]),
