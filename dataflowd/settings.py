@@ -204,7 +204,8 @@ class Settings(BaseSettings):
         "info", description="least level that is logged"
     )
     log_format: Literal["auto", "json", "console"] = Field(
-        "auto", description="auto: readable on a terminal, JSON elsewhere"
+        "auto",
+        description="auto: readable on a terminal, JSON elsewhere; json, console: the one of them everywhere",
     )
 
     @field_validator("data_dir", "java_home", "class_archives", "log_dir", "key_file", "passphrase_file")

@@ -40,6 +40,8 @@ def status(
 ) -> None:
     """What needs a hand, first; then daemons, limits and every job at a glance.
 
+    A run whose data is there and that has not begun is waiting; one whose data is not READY is not counted, see `why JOB`.
+
     Examples:
     dataflowctl status
     dataflowctl status --watch --job clean_orders

@@ -60,7 +60,10 @@ AS $$
         count(DISTINCT f.jobid), min(f.modified), max(f.modified),
         (array_agg(f.jobid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
         (array_agg(f.dataid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
-        (array_agg(f.reason ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1]
+        CASE WHEN count(DISTINCT split_part(f.reason, E'\n', 1)) < 2 THEN min(f.reason)
+            ELSE format('%s (and %s: dataflowctl runs --failed)',
+                split_part((array_agg(f.reason ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1], E'\n', 1),
+                dataflow._counted(count(DISTINCT split_part(f.reason, E'\n', 1)) - 1, 'other message')) END
     FROM found f GROUP BY f.code
     UNION ALL
     SELECT 'BY_HAND', sum(h.runs)::bigint, 0, count(DISTINCT h.jobid), NULL, NULL, max(h.jobid), NULL, 'set to FAILED by hand'

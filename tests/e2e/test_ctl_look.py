@@ -143,6 +143,15 @@ def test_why_answers_for_a_run_in_any_state(
     assert words in shown
 
 
+def test_status_tells_that_a_cause_has_several_messages(
+    daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    ready(connection, "raw_orders", "2032-01-01")
+    daemon.finish(daemon.claim(1), "FAILED", code="NETWORK", error="cannot reach db8")
+    said = "2 runs of 1 job FAILED: cannot reach db7: password=*** (and 1 other message: dataflowctl runs --failed)"
+    assert said in ok(run_ctl("status"))
+
+
 def test_why_shows_what_only_the_host_of_the_last_attempt_could_see(
     daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
 ) -> None:

@@ -91,7 +91,7 @@ def test_ten_mistakes_are_all_reported_with_their_lines(host: Settings) -> None:
     said = [line.removeprefix(f"{path}:") for line in caught.value.message.splitlines()[1:]]
     expected = [
         r"5: dataset.raw_orders.format is 'cvs' \(did you mean 'csv'\?\); write one of csv, .*",
-        r"7: unknown key 'ordring' in dataset.raw_orders \(did you mean 'ordering'\?\); .*",
+        r"7: unknown key 'ordring' in dataset.raw_orders \(did you mean 'ordering'\?\); rename it; .*",
         r"10: dataset.orders.location is outside the allowed roots \(/etc/orders\); .*",
         r"15: dataset.clock.zone is 'Europe/Berlim', which is no time zone; .*",
         r"24: .* module 'jobs' has no function 'cleanorders' \(did you mean 'clean_orders'\?\); .*",
@@ -358,7 +358,7 @@ def test_each_kind_of_mapping_is_kept_as_sql_reads_it(
         ("{kind='fixed'}", "dataid is missing"),
         ("{kind='fixed', dataid='-x'}", "dataid is '-x', which is no dataid"),
         ("{kind='fixed', dataid='v1'}", "has only fixed inputs"),
-        ("{kind='identity', by=1}", "unknown key 'by'"),
+        ("{kind='identity', by=1}", "unknown key 'by'.*; remove it"),
     ],
 )
 def test_an_impossible_mapping_is_explained_on_its_line(
