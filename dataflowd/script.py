@@ -199,8 +199,10 @@ def _write(target: int, data: bytes) -> None:
 
 def _make(path: Path, *, with_itself: bool) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
+        try:
+            path.mkdir(parents=True)
+        except FileNotFoundError:  # somebody who deletes the chunk has just removed its empty directory
+            path.mkdir(parents=True)
         if not with_itself:
             path.rmdir()
     except FileExistsError:

@@ -100,9 +100,14 @@ def remove_deleted(
     connection: psycopg.Connection, settings: Settings, job: str, dataids: set[str]
 ) -> tuple[list[Row], list[Skipped]]:
     """What `delete --data` has just left behind goes at once; and where nobody looked."""
+    from dataflowd import gc as collecting
+
     found, skipped = _look(connection, settings, 0.0, job)
     deleted = [row for row in found if row["why"] == "FORGOTTEN" and row["dataid"] in dataids]
-    return _remove(connection, settings, 0.0, deleted), skipped
+    removed = _remove(connection, settings, 0.0, deleted)
+    for row in removed:
+        collecting.remove_empty(row["garbage"].found)
+    return removed, skipped
 
 
 def written(connection: psycopg.Connection, settings: Settings, job: str, dataids: set[str]) -> list[Row]:

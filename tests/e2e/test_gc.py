@@ -157,7 +157,7 @@ def test_delete_with_data_removes_the_files_and_logs_of_these_runs_at_once(
     assert "deleted 1 run and 1 output of make" in ok(
         run_ctl("delete", "make", "--dataid", "run", "--data", "--yes")
     )
-    assert [path.is_dir() for path in (kept, run, chunk)] == [True, False, True]
+    assert [path.is_dir() for path in (kept, run.parent, chunk)] == [True, False, True]
     assert [log.is_dir() for log in logs] == [True, False]
 
 
