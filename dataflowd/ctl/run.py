@@ -245,6 +245,7 @@ def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, D
 
 def _declares(declared: Declared, jobid: str, script: Path) -> bool:
     """Whether a flow of this host runs that very script for the job: then it says how."""
+    from dataflowd.codehash import names_file
     from dataflowd.errors import NotFoundError
 
     try:
@@ -252,7 +253,7 @@ def _declares(declared: Declared, jobid: str, script: Path) -> bool:
     except NotFoundError:
         return False
     named = [flow.directory / word for word in job.code] if job.kind == "command" else []
-    return any(program.is_file() and program.samefile(script) for program in named)
+    return any(names_file(program) and program.samefile(script) for program in named)
 
 
 def _found_beside(declared: Declared, jobid: str, script: Path, settings: Settings) -> bool:

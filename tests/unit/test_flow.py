@@ -537,6 +537,7 @@ def test_a_file_that_cannot_be_read_is_one_mistake(host: Settings, tmp_path: Pat
         "missing.toml": "missing.toml:1: the file does not exist",
         "pipe.toml": "the file is no ordinary file",
         "nul\0.toml": "the file cannot be read",
+        "x" * 300: "the file cannot be read",
     }
     for name, said in expected.items():
         with pytest.raises(InvalidFlowError) as caught:
