@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,11 @@ def of_command(words: Sequence[str], directory: Path) -> str:
 
 
 def _content(path: Path, word: str) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else word
+    return hashlib.sha256(path.read_bytes()).hexdigest() if names_file(path) else word
+
+
+def names_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - a word that is too long for a name is no file either
 
 
 def _collect(module: str, directory: Path, found: dict[str, str]) -> None:

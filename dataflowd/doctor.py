@@ -79,7 +79,7 @@ def disk(data_dir: Path) -> Finding:
 
 
 def roots(settings: Settings) -> Iterator[Finding]:
-    if not settings.root and not settings.allowed_roots:
+    if not settings.root:
         try:
             Path(settings.effective_root).mkdir(parents=True, exist_ok=True)
         except OSError as error:

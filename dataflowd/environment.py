@@ -18,7 +18,7 @@ from dataflowd.faults import AttemptError
 from dataflowd.order import attempt_location
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from dataflowd.order import Dataset, Input, Order, Output
 
@@ -37,6 +37,7 @@ COLUMNS = (
     "encryptedpass",
 )
 PASSWORD = "password"  # noqa: S105 - the name of a column
+SEALED = "encryptedpass"
 
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 
@@ -52,6 +53,22 @@ def variables(order: Order) -> dict[str, str]:
             )
         found[name] = value
     return found
+
+
+def sayable(found: Mapping[str, str]) -> dict[str, str]:
+    """What may stand among the words of a command."""
+    return {name: value for name, value in found.items() if not name.endswith(f"_{SEALED}")}
+
+
+def names(inputs: Iterable[str], outputs: Iterable[str], params: Iterable[str]) -> dict[str, bool]:
+    """The variables that `variables` will find for a job, and whether each may stand among the words of its command."""
+    written = set(outputs)
+    described = [variable(name, column) for name in {*inputs, *written} for column in (*COLUMNS, PASSWORD)]
+    both = [
+        variable(name, column) for name in written & set(inputs) for column in ("in_location", "in_dataid")
+    ]
+    found = ["dataid", "jobid", *described, *both, *(variable("param", name) for name in params)]
+    return {name: not name.endswith((f"_{SEALED}", f"_{PASSWORD}")) for name in found}
 
 
 def password_variables(order: Order) -> dict[str, Dataset]:

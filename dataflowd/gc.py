@@ -20,7 +20,7 @@ import os
 import re
 import shutil
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -175,6 +175,16 @@ def remove(garbage: Garbage) -> Removed:
     except (OSError, AttemptError) as error:
         return Removed(is_removed=False, why_not=str(error))
     return Removed(is_removed=True, bytes=total)
+
+
+def remove_empty(found: Found) -> None:
+    """The directories of a chunk that nothing is left of; one in which somebody has begun to write is not empty."""
+    for end in range(len(found.names) - 1, 0, -1):
+        try:
+            with _opened(replace(found, names=found.names[:end])) as parent:
+                os.rmdir(found.names[end - 1], dir_fd=parent)
+        except (OSError, AttemptError):
+            return
 
 
 def _not_its_own(modified: float, garbage: Garbage) -> str:

@@ -18,7 +18,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from dataflowd import environment, formats, paths, published
+from dataflowd import environment, formats, paths, published, words
 from dataflowd.errors import DataflowError
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
@@ -62,11 +62,12 @@ def become(document: dict[str, Any]) -> None:
     """Does not return."""
     order = Order.parse(document["order"])
     prepare(order)
+    found = environment.variables(order)
+    program = [*document["before"], *words.filled(document["words"], environment.sayable(found))]
     passwords = opened(order, document["key"])
-    env = document["env"] | environment.variables(order) | passwords
+    env = document["env"] | found | passwords
     if passwords:
         filter_output(list(passwords.values()))
-    program: list[str] = document["argv"]
     try:
         os.execvpe(program[0], program, {key.encode(): value.encode() for key, value in env.items()})  # noqa: S606
     except OSError as error:
@@ -198,8 +199,10 @@ def _write(target: int, data: bytes) -> None:
 
 def _make(path: Path, *, with_itself: bool) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
+        try:
+            path.mkdir(parents=True)
+        except FileNotFoundError:  # somebody who deletes the chunk has just removed its empty directory
+            path.mkdir(parents=True)
         if not with_itself:
             path.rmdir()
     except FileExistsError:

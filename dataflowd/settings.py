@@ -95,7 +95,7 @@ class Settings(BaseSettings):
     )
     root: str = Field("", description="what {root} in a location stands for; default <data_dir>/data")
     allowed_roots: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
-        default_factory=list, description="locations outside these are refused; default: root alone"
+        default_factory=list, description="where data may be beside root; locations elsewhere are refused"
     )
     allowed_hosts: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list,
@@ -204,7 +204,8 @@ class Settings(BaseSettings):
         "info", description="least level that is logged"
     )
     log_format: Literal["auto", "json", "console"] = Field(
-        "auto", description="auto: readable on a terminal, JSON elsewhere"
+        "auto",
+        description="auto: readable on a terminal, JSON elsewhere; json, console: the one of them everywhere",
     )
 
     @field_validator("data_dir", "java_home", "class_archives", "log_dir", "key_file", "passphrase_file")
@@ -223,7 +224,7 @@ class Settings(BaseSettings):
 
     @property
     def effective_allowed_roots(self) -> list[str]:
-        return self.allowed_roots or [self.effective_root]
+        return list(dict.fromkeys([self.effective_root, *self.allowed_roots]))
 
     @property
     def effective_allowed_hosts(self) -> list[str]:

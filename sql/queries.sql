@@ -123,8 +123,8 @@ SELECT attempt, jobid, dataid, daemon, tag FROM dataflow.rescue();
 SELECT dataflow.cancelled(%(daemon)s, %(incarnation)s, %(attempts)s);
 
 -- daemon_started: the code of these attempts runs; false: it should not
-SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid)
-FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[]) AS s (attempt, token);
+SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid, s.seconds)
+FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(seconds)s::double precision[]) AS s (attempt, token, seconds);
 
 -- daemon_look: whether work waits now that this host can do, whether runs have to be judged again, and seconds until a retry is due
 -- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows)

@@ -292,9 +292,10 @@ class World:
                 "SELECT tablename FROM pg_tables WHERE schemaname = 'dataflow' ORDER BY tablename"
             )
             each = sql.SQL("SELECT {}, md5(string_agg(t::text, '' ORDER BY t::text)) FROM dataflow.{} t")
-            self._digest = sql.SQL(" UNION ALL ").join(
+            digests = sql.SQL(" UNION ALL ").join(
                 each.format(sql.Literal(table), sql.Identifier(table)) for [table] in tables
             )
+            self._digest = digests + sql.SQL(" ORDER BY 1")
         return json.dumps(self.connection.execute(self._digest).fetchall())
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import psycopg
 
     from dataflowd.ctl.ask import Call, Row
-    from dataflowd.gc import Found, Garbage, Skipped
+    from dataflowd.gc import Found, Garbage, Place, Skipped
     from dataflowd.settings import Settings
 
 
@@ -100,9 +100,37 @@ def remove_deleted(
     connection: psycopg.Connection, settings: Settings, job: str, dataids: set[str]
 ) -> tuple[list[Row], list[Skipped]]:
     """What `delete --data` has just left behind goes at once; and where nobody looked."""
+    from dataflowd import gc as collecting
+
     found, skipped = _look(connection, settings, 0.0, job)
     deleted = [row for row in found if row["why"] == "FORGOTTEN" and row["dataid"] in dataids]
-    return _remove(connection, settings, 0.0, deleted), skipped
+    removed = _remove(connection, settings, 0.0, deleted)
+    for row in removed:
+        collecting.remove_empty(row["garbage"].found)
+    return removed, skipped
+
+
+def written(connection: psycopg.Connection, settings: Settings, job: str, dataids: set[str]) -> list[Row]:
+    """What `delete --data` would remove."""
+    from dataflowd import gc as collecting
+
+    batches = collecting.walk(
+        each for each in _places(connection, settings, job) if isinstance(each, collecting.Place)
+    )
+    return [
+        {"path": str(found.path), "bytes": collecting.size(found), "kept": None}
+        for batch in batches
+        for found in batch
+        if found.dataid in dataids
+    ]
+
+
+def _places(connection: psycopg.Connection, settings: Settings, job: str | None) -> list[Place | Skipped]:
+    from dataflowd import gc as collecting
+
+    rows = call("gc_places", environment=settings.environment, jobid=job).send(connection)
+    roots = settings.effective_allowed_roots
+    return [collecting.place(row["datasetid"], row["location"], roots) for row in rows]
 
 
 def _look(
@@ -111,9 +139,7 @@ def _look(
     """What could be removed, as it is shown, and where nobody looked."""
     from dataflowd import gc as collecting
 
-    rows = call("gc_places", environment=settings.environment, jobid=job).send(connection)
-    roots = settings.effective_allowed_roots
-    places = [collecting.place(row["datasetid"], row["location"], roots) for row in rows]
+    places = _places(connection, settings, job)
     found = [
         _row(garbage)
         for batch in collecting.walk(each for each in places if isinstance(each, collecting.Place))

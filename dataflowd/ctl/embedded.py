@@ -38,11 +38,15 @@ def start(context: typer.Context) -> None:
 
 
 def stop(context: typer.Context) -> None:
-    """Stop the server and disconnect its clients. The data stays; the next command starts it again."""
+    """Stop the server and disconnect its clients. The data stays; the next command, or a running daemon, starts it again."""
     from dataflowd.ctl.output import say
     from dataflowd.embedded import postgres
 
-    say("stopped" if postgres.stop(_data_dir(context)) else "it was not running")
+    data_dir = _data_dir(context)
+    alive = _alive(context) if postgres.status(data_dir).running else []
+    say("stopped" if postgres.stop(data_dir) else "it was not running")
+    if alive:
+        say(f"but daemon {', '.join(alive)} runs and starts it again: stop it first")
 
 
 def status(
@@ -72,6 +76,19 @@ def psql(context: typer.Context) -> None:
     address = postgres.ensure_running(_data_dir(context))
     program = postgres.binary("psql")
     os.execv(program, [str(program), "--dbname", address, *context.args])  # noqa: S606 - psql takes our place
+
+
+def _alive(context: typer.Context) -> list[str]:
+    """Daemons that would miss it; none where there is no schema to ask."""
+    from dataflowd.ctl.ask import call, connected
+    from dataflowd.errors import DataflowError
+
+    try:
+        with connected(context) as connection:
+            found = call("status", jobid=None).send(connection)[0]["overview"]["daemons"]
+    except DataflowError:
+        return []
+    return [one["daemon"] for one in found if one["state"] == "ALIVE"]
 
 
 def _data_dir(context: typer.Context) -> Path:

@@ -36,6 +36,7 @@ DAEMON = {
     "version": "text",
     "started": "time",
     "lease_until": "time",
+    "heard": "time",
     "state": "text",
     "running": "integer",
     "concurrency": "integer?",

@@ -13,6 +13,7 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call
 from dataflowd.ctl.output import say
+from dataflowd.ctl.show import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,8 +61,14 @@ def logs(  # noqa: PLR0913
             f"its attempts are {numbers}" if found else f"`dataflowctl why {job} {dataid}` says why",
         )
     row = chosen[-1]
-    path = settings_of(context).effective_log_dir / job / dataid / f"{row['attempt']}.log"
     is_alive = row["status"] == "RUNNING"
+    path = settings_of(context).effective_log_dir / job / dataid / f"{row['attempt']}.log"
+    if row["started"] is None and not is_alive and row["error"] and _is_here(row) and not _has_said(path):
+        raise NotFoundError(
+            f"attempt {row['number']} of {job} {dataid} said nothing: it ended before the job's code began, "
+            f"{row['code']}: {first_line(row['error'])}",
+            f"dataflowctl why {job} {dataid}",
+        )
     if not path.exists() and not (follow and is_alive and _is_here(row)):
         raise _missing(row, path, job, dataid)
     if not (follow and is_alive):
@@ -72,6 +79,10 @@ def logs(  # noqa: PLR0913
         _follow(context, path, job, dataid, row["number"])
     except KeyboardInterrupt:
         return
+
+
+def _has_said(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
 
 
 def _is_here(row: Row) -> bool:

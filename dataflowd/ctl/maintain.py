@@ -73,21 +73,37 @@ def delete(  # noqa: PLR0913 - each is an option of the command
                     progress.advance(len(done))
             progress.end()
             removed = _remove_files(context, connection, job, dataids) if data else []
-    gone = [each for each in removed if each["kept"] is None]
+        elif rows and data:
+            removed = _written(context, connection, job, rows)
     if json:
         as_json(
             {"dry_run": dry_run, "count": len(rows), "runs": rows, "directories": removed, "tables": tables}
         )
-    elif not rows:
-        say(f"there is nothing to delete of {job}")
     else:
-        files = f" and {counted(len(gone), 'output')}" if gone else ""
-        say(f"{'would delete' if dry_run else 'deleted'} {counted(len(rows), 'run')}{files} of {job}")
-        for each in tables:
-            say(f"deleted {counted(each['rows'], 'row')} of {each['dataset']}")
-        for each in removed:
-            if each["kept"] is not None:
-                say(f"kept {each['path']}: it {each['kept']}")
+        _tell(job, rows, removed, tables, dry_run=dry_run)
+
+
+def _tell(job: str, rows: list[Row], removed: list[Row], tables: list[Row], *, dry_run: bool) -> None:
+    if not rows:
+        say(f"there is nothing to delete of {job}")
+        return
+    gone = [each for each in removed if each["kept"] is None]
+    if dry_run and gone:
+        preview(["bytes", "path"], [[each["bytes"], each["path"]] for each in gone])
+    files = f" and {counted(len(gone), 'output')}" if gone else ""
+    say(f"{'would delete' if dry_run else 'deleted'} {counted(len(rows), 'run')}{files} of {job}")
+    for each in tables:
+        say(f"deleted {counted(each['rows'], 'row')} of {each['dataset']}")
+    for each in removed:
+        if each["kept"] is not None:
+            say(f"kept {each['path']}: it {each['kept']}")
+
+
+def _written(context: typer.Context, connection: psycopg.Connection, job: str, rows: list[Row]) -> list[Row]:
+    from dataflowd.ctl.collect import written
+    from dataflowd.ctl.setup import settings_of
+
+    return written(connection, settings_of(context), job, {row["dataid"] for row in rows})
 
 
 def _remove_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PATTERN = "a dataid, a glob (2026-01-*) or a range (2026-01-01..2026-01-31)"
+_PATTERN = re.compile(r"[A-Za-z0-9._:+=*?-]+")  # of the characters of a dataid
 AGE_DIGITS = 12
 AGE_MOST = timedelta(days=36_500)  # older than any of our events
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -29,8 +31,20 @@ Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="Name of the dat
 Dataid = Annotated[str, typer.Argument(metavar="DATAID", help="Id of the slice.")]
 
 OfDataset = Annotated[str | None, typer.Option("--dataset", help="Only chunks of this dataset.")]
+
+
+def _patterns(given: list[str] | None) -> list[str] | None:
+    for pattern in given or ():
+        if not _PATTERN.fullmatch(pattern):
+            raise typer.BadParameter(
+                f"{pattern!r} is no pattern; write {PATTERN}. In a glob * and ? have a meaning"
+            )
+    return given
+
+
 Patterns = Annotated[
-    list[str] | None, typer.Option("--dataid", metavar="PATTERN", help=f"{PATTERN}; may be repeated.")
+    list[str] | None,
+    typer.Option("--dataid", metavar="PATTERN", help=f"{PATTERN}; may be repeated.", callback=_patterns),
 ]
 Statuses = Annotated[
     list[str] | None,

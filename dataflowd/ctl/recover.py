@@ -14,6 +14,8 @@ from dataflowd.ctl.show import as_json, confirm, counted, preview, sign_of_life
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import psycopg
+
     from dataflowd.ctl.ask import Row
 
 ANY = "ANY"
@@ -74,8 +76,23 @@ def resubmit(  # noqa: PLR0913 - each is an option of the command
         Deed("resubmit", "run", "runs", ("step", "job", "dataid", "status", "code")),
         lambda row: [row["depth"] + 1, row["jobid"], row["dataid"], row["was"], row["code"]],
         flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
-        nothing=f"nothing to resubmit is {' or '.join(statuses).lower()}; --status chooses others",
+        nothing=lambda connection: _nothing_to_resubmit(connection, chosen, statuses),
     )
+
+
+def _nothing_to_resubmit(
+    connection: psycopg.Connection, chosen: dict[str, Any], statuses: Sequence[str]
+) -> str:
+    """What was named may be there, in another status."""
+    wider = {key: value for key, value in chosen.items() if key != "status"}
+    rows = call("resubmit", selector=wider, downstream=False, dry_run=True).send(connection)
+    found = sorted({row["was"] for row in rows} - set(statuses))
+    if not found or "dataid" not in chosen:
+        return f"nothing to resubmit is {' or '.join(statuses).lower()}; --status chooses others"
+    what = (
+        f"{rows[0]['jobid']} {rows[0]['dataid']} is" if len(rows) == 1 else f"{counted(len(rows), 'run')} are"
+    )
+    return f"{what} {' or '.join(found)}; add --status {found[0]}"
 
 
 def hold(  # noqa: PLR0913
@@ -108,7 +125,7 @@ def hold(  # noqa: PLR0913
         Deed("hold", "chunk", "chunks", ("dataset", "dataid", "status")),
         lambda row: [row["datasetid"], row["dataid"], row["was"]],
         flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
-        nothing="no such chunk, or held already",
+        nothing=lambda _: "no such chunk, or held already",
     )
 
 
@@ -141,7 +158,7 @@ def release(  # noqa: PLR0913
         Deed("release", "chunk", "chunks", ("dataset", "dataid", "becomes")),
         lambda row: [row["datasetid"], row["dataid"], row["becomes"]],
         flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
-        nothing="no such chunk is held",
+        nothing=lambda _: "no such chunk is held",
     )
 
 
@@ -174,7 +191,7 @@ def cancel(  # noqa: PLR0913
         Deed("cancel", "run", "runs", ("job", "dataid", "daemon", "since")),
         lambda row: [row["jobid"], row["dataid"], row["daemon"], row["claimed"]],
         flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
-        nothing="no such run is running",
+        nothing=lambda _: "no such run is running",
     )
 
 
@@ -199,7 +216,7 @@ def _change(  # noqa: PLR0913 - the whole of a changing command
     shown: Callable[[Row], list[Any]],
     *,
     flags: Flags,
-    nothing: str,
+    nothing: Callable[[psycopg.Connection], str],
 ) -> None:
     """Preview, question, deed."""
     if flags.explained:
@@ -212,10 +229,11 @@ def _change(  # noqa: PLR0913 - the whole of a changing command
             confirm(f"{deed.verb} {counted(len(rows), deed.thing)}?", yes=flags.yes)
             with sign_of_life(f"{deed.verb} {counted(len(rows), deed.thing)}"):
                 rows = make(dry_run=False).send(connection)
+        missed = "" if rows or flags.json else nothing(connection)
     if flags.json:
         as_json({"dry_run": flags.dry_run, "count": len(rows), deed.key: rows})
     elif not rows:
-        say(nothing)
+        say(missed)
     elif flags.dry_run:
         preview(deed.headers, [shown(row) for row in rows])
         say(f"would {deed.verb} {counted(len(rows), deed.thing)}; nothing was changed")

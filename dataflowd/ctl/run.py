@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dataflowd.declared import Declared
     from dataflowd.settings import Settings
 
+FLOW_FILE = "flow.toml"
 JobOrScript = Annotated[
     str,
     typer.Argument(
@@ -52,7 +53,8 @@ def run(  # noqa: PLR0913 - each is an option of the command
     """Run the next chunk of a job here, in the foreground, without a daemon; what it says is shown.
 
     The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops it
-    and gives it back. Exit status: 0 done, 1 it failed, 10 to 14 the question that is answered no.
+    and gives it back. With which words a script is called says the flow that declares it: one of DATAFLOW_FLOWS, or a
+    flow.toml here or beside it. Exit status: 0 done, 1 it failed, 10 to 14 the question that is answered no.
 
     Examples:
     dataflowctl run ./load.sh               the script of the job load, on the next chunk
@@ -211,7 +213,7 @@ def _jobid(job: str) -> str:
 
 
 def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, Declared]:
-    """A script that is named by its path needs no flow file: the database knows the job."""
+    """A script that is named by its path needs no flow file, for the database knows the job; one that lies beside it counts."""
     from dataflowd.declared import Declared
     from dataflowd.errors import NotFoundError
     from dataflowd.settings import load
@@ -228,23 +230,40 @@ def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, D
             [row] = call("declared_job", jobid=jobid).send(connection)
         if not Path(job).is_file():
             raise NotFoundError(f"there is no script {job}", "name it by its path")
-        if not _declares(declared, jobid, Path(job)):
+        if not _declares(declared, jobid, Path(job)) and not _found_beside(
+            declared, jobid, Path(job), settings
+        ):
             declared.add_script(jobid, Path(job), row["config_hash"])
-    _, found = declared.job(jobid)
+    try:
+        _, found = declared.job(jobid)
+    except NotFoundError as error:
+        command = f"DATAFLOW_FLOWS={FLOW_FILE} dataflowctl run {jobid}"
+        raise NotFoundError(error.message, f"name the flow file that declares it: {command}") from None
     given["engine"] = "process" if found.kind == "command" else "spark"
     return settings.model_copy(update=given), declared
 
 
 def _declares(declared: Declared, jobid: str, script: Path) -> bool:
     """Whether a flow of this host runs that very script for the job: then it says how."""
+    from dataflowd.codehash import names_file
     from dataflowd.errors import NotFoundError
 
     try:
         flow, job = declared.job(jobid)
     except NotFoundError:
         return False
-    program = flow.directory / job.code[0]
-    return job.kind == "command" and program.exists() and program.samefile(script)
+    named = [flow.directory / word for word in job.code] if job.kind == "command" else []
+    return any(names_file(program) and program.samefile(script) for program in named)
+
+
+def _found_beside(declared: Declared, jobid: str, script: Path, settings: Settings) -> bool:
+    """A flow.toml here or beside the script that runs it for the job says with which words; its mistakes are told."""
+    for path in (Path(FLOW_FILE), script.parent / FLOW_FILE):
+        if path.is_file():
+            declared.load(settings.model_copy(update={"flows": [path.absolute()]}))
+            if _declares(declared, jobid, script):
+                return True
+    return False
 
 
 def _require(context: typer.Context, jobid: str, dataid: str) -> None:

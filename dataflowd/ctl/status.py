@@ -40,6 +40,8 @@ def status(
 ) -> None:
     """What needs a hand, first; then daemons, limits and every job at a glance.
 
+    A run whose data is there and that has not begun is waiting; one whose data is not READY is not counted, see `why JOB`.
+
     Examples:
     dataflowctl status
     dataflowctl status --watch --job clean_orders
@@ -94,12 +96,13 @@ def draw(found: dict[str, Any]) -> None:
     say()
     if found["daemons"]:
         table(
-            ["daemon", "host", "state", "running", "limit", "since"],
+            ["daemon", "host", "state", "last heard", "running", "limit", "since"],
             [
                 [
                     d["daemon"],
                     d["hostname"],
                     "PAUSED" if d["paused"] else d["state"],
+                    moment(d["heard"]),
                     d["running"],
                     d["concurrency"],
                     moment(d["started"]),

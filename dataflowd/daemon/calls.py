@@ -140,13 +140,14 @@ async def cancelled(link: Link, claims: Claims, attempts: Iterable[int]) -> list
     return [row[0] for row in rows]
 
 
-async def started(link: Link, attempts: Sequence[Attempt]) -> list[int]:
-    """Tells that the code of these runs; returns those that should not run any more."""
+async def started(link: Link, begun: Sequence[tuple[Attempt, float]]) -> list[int]:
+    """Tells for how many seconds the code of these has run; returns those that should not run any more."""
     rows = await link.call(
         "daemon_started",
         {
-            "attempts": [attempt.attempt for attempt in attempts],
-            "tokens": [attempt.token for attempt in attempts],
+            "attempts": [attempt.attempt for attempt, _ in begun],
+            "tokens": [attempt.token for attempt, _ in begun],
+            "seconds": [seconds for _, seconds in begun],
         },
     )
     return [attempt for attempt, is_ours in rows if not is_ours]

@@ -70,7 +70,7 @@ async def _measure_waiting(state: State) -> None:
 async def _tell_started(state: State) -> None:
     now = time.monotonic()
     begun = [
-        running
+        (running, now - running.started_at)
         for running in state.running.values()
         if not running.start_told
         and not running.ended
@@ -79,8 +79,8 @@ async def _tell_started(state: State) -> None:
     ]
     if not begun:
         return
-    for number in await calls.started(state.link, [running.attempt for running in begun]):
+    for number in await calls.started(state.link, [(running.attempt, seconds) for running, seconds in begun]):
         if number in state.running:
             state.running[number].stop("it is no longer ours")
-    for running in begun:
+    for running, _ in begun:
         running.start_told = True

@@ -62,7 +62,9 @@ async def _turn(state: State, fruitless: int) -> tuple[int, float]:
             return claimed, state.poll_seconds
         if error.sqlstate == db.SQLSTATE_REFUSED:
             state.lease.set()
-        _log.warning("claim.failed", error=str(error).strip(), sqlstate=error.sqlstate)
+        _log.warning(
+            "claim.failed", error=error.diag.message_primary or str(error).strip(), sqlstate=error.sqlstate
+        )
         return claimed, backoff(fruitless, most=state.settings.poll)
 
 

@@ -39,6 +39,7 @@ from dataflowd.daemon.link import Link, LostLinkError
 from dataflowd.daemon.state import State
 from dataflowd.engine import WarmEngine
 from dataflowd.errors import EXIT, DatabaseUnreachableError, DataflowError, NotAllowedError
+from dataflowd.flow import FlowMistakesError
 from dataflowd.http import server
 from dataflowd.http.metrics import Metrics
 
@@ -237,11 +238,19 @@ async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
     except LostLinkError:
         _log.info("daemon.reloaded", note="the database will be told when it answers again")
     except DataflowError as error:
-        _log.error("daemon.reload_failed", error=error.message, remedy=error.remedy)
+        for what, remedy in _told(error):
+            _log.error("daemon.reload_failed", error=what, remedy=remedy)
     else:
         _log.info("daemon.reloaded")
     listener.wake_all(state)
     systemd.notify(READY=1, STATUS=systemd.status(state))
+
+
+def _told(error: DataflowError) -> list[tuple[str, str]]:
+    """What is wrong and what to do, a line of the log for each mistake of a flow file."""
+    if isinstance(error, FlowMistakesError):
+        return [(f"{error.path}:{each.line}: {each.what}", each.remedy) for each in error.mistakes]
+    return [(error.message, error.remedy)]
 
 
 def _adopt(current: Settings, fresh: Settings) -> None:
@@ -333,7 +342,8 @@ async def _farewell(state: State) -> None:
             _log.warning("daemon.farewell_failed", error=str(error).strip() or "no answer")
     await state.claims.link.close()
     await state.link.close()
-    _log.info("daemon.stopped", reason=state.shutdown_reason, untold=len(state.running))
+    if state.claims.incarnation != calls.NOBODY:
+        _log.info("daemon.stopped", reason=state.shutdown_reason, untold=len(state.running))
 
 
 def _exit_status(state: State) -> int:

@@ -53,9 +53,10 @@ INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "HOME")
 
 @dataclass(frozen=True)
 class Program:
-    """What is executed, and what its environment has beside the variables of the order."""
+    """What is executed: `before`, then the words of the flow, filled in; and its environment beside the order's variables."""
 
-    argv: tuple[str, ...]
+    before: tuple[str, ...]
+    words: tuple[str, ...]
     env: Mapping[str, str]
 
 
@@ -113,15 +114,17 @@ class CommandEngine:
     def _program(self, job: Job, tag: str, directory: Path) -> Program:
         if job.kind == "command":
             inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-            return Program(tuple(job.code), inherited | account.environment(self._settings.runner_user))
+            return Program((), tuple(job.code), inherited | account.environment(self._settings.runner_user))
         user, master = self._settings.runner_user, self._settings.master
         if session.is_connect(master):
             env = submit.environment(job.spark, {}, directory, user)
-            return Program(submit.client_words(job.code), env | {"SPARK_REMOTE": master})
+            before = submit.client_words(job.code)[: -len(job.code)]
+            return Program(before, tuple(job.code), env | {"SPARK_REMOTE": master})
         conf = session.configuration(job.spark, master, str(directory), tag)
         found = java.environment(java.find(self._settings))
         return Program(
-            (*submit.words(conf | {"spark.app.name": job.name}, directory, user), *job.code),
+            submit.words(conf | {"spark.app.name": job.name}, directory, user),
+            tuple(job.code),
             submit.environment(job.spark, found, directory, user),
         )
 
@@ -131,7 +134,8 @@ class CommandEngine:
         reader = Reader(directory / "report", order.outputs)
         document = {
             "order": order.document(),
-            "argv": program.argv,
+            "before": program.before,
+            "words": program.words,
             "env": {**program.env, VARIABLE: str(reader.path)},
             "key": KeySource.of(self._settings).document(),
         }

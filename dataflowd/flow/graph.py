@@ -6,6 +6,7 @@ import graphlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from dataflowd import environment, words
 from dataflowd.flow.datasets import BUILT_IN
 from dataflowd.flow.mapping import grain, misfit
 from dataflowd.nearest import did_you_mean
@@ -30,6 +31,7 @@ def check(flow: Flow, report: Report) -> None:
         _check_environment(flow, job, report)
         _check_row_counts(flow, job, report)
         _check_script(flow, job, report)
+        _check_words(job, report)
         _check_tables(flow, job, report)
     _check_locations(flow, producers, report)
     _check_cycles(flow, producers, report)
@@ -142,6 +144,41 @@ def _check_script(flow: Flow, job: Job, report: Report) -> None:
                 f"the check {check} of dataset {name!r} cannot be made of what the script of job {job.name!r} writes",
                 "let the script report it, or let a job with dataflowd.jobs:validate follow it",
             )
+
+
+def _check_words(job: Job, report: Report) -> None:
+    """Nothing but these names is replaced, and no shell is there to replace others."""
+    if job.kind not in SCRIPTS or not job.code:
+        return
+    known = environment.names(job.inputs, job.outputs, job.params)
+    executed = words.executed_places(job.code)
+    for place, word in enumerate(job.code):
+        for what, remedy in _mistakes_of(word, known, is_executed=place in executed):
+            key = ("job", job.name, job.kind, place)
+            report.add(key, f"job.{job.name}.{job.kind} has {what} in {word!r}", remedy)
+
+
+def _mistakes_of(word: str, known: Mapping[str, bool], *, is_executed: bool) -> Iterator[tuple[str, str]]:
+    for name in words.names(word):
+        if is_executed:
+            if name in known:
+                yield (
+                    f"{{{name}}}, where nothing is replaced because the word says what is executed,",
+                    f'let a later word have it; a text for a shell reads "${name}"',
+                )
+        elif name not in known:
+            yield (
+                f"{{{name}}}{did_you_mean(name, known)}, which the script's environment has not,",
+                f"known are dataid, jobid, param_NAME and DATASET_COLUMN of its datasets; the text {{{name}}} is written {{{{{name}}}}}",
+            )
+        elif not known[name]:
+            yield (
+                f"{{{name}}}, a password, which everybody on the host could read there,",
+                f"let the script take {name} from its environment",
+            )
+    for name in () if is_executed else words.shell_names(word):
+        if name in known:
+            yield f"${name}, which no shell is there to replace,", f"write {{{name}}}"
 
 
 def _looks_back(mapping: Mapping[str, Any]) -> bool:

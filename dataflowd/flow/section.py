@@ -71,10 +71,11 @@ class Section:
     def close(self) -> None:
         for name in self._table.keys() - self._known:
             where = f" in {self.title}" if self.key else ""
+            near = did_you_mean(name, self._known)
             self.report.add(
                 (*self.key, name),
-                f"unknown key {name!r}{where}{did_you_mean(name, self._known)}",
-                f"remove it; known are {', '.join(sorted(self._known))}",
+                f"unknown key {name!r}{where}{near}",
+                f"{'rename' if near else 'remove'} it; known are {', '.join(sorted(self._known))}",
             )
 
     def text(self, name: str) -> str | None:

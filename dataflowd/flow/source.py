@@ -69,11 +69,11 @@ def locate(text: str) -> dict[Key, int]:
 
 
 def _text(path: Path) -> str:
-    if path.is_dir():
-        raise _refused(path, 1, "is a directory", "name the flow file inside it")
-    if path.exists() and not path.is_file():
-        raise _refused(path, 1, "is no ordinary file", "name a flow file")
     try:
+        if path.is_dir():
+            raise _refused(path, 1, "is a directory", "name the flow file inside it")
+        if path.exists() and not path.is_file():
+            raise _refused(path, 1, "is no ordinary file", "name a flow file")
         content = path.read_bytes()
     except FileNotFoundError:
         raise _refused(path, 1, "does not exist", "check the path") from None

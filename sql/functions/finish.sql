@@ -219,6 +219,20 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.started(bigint, uuid) IS 'The job''s own code begins now; false: the attempt is fenced, stop';
 
+-- Said a moment later, of many at once; how long ago it was is measured by a clock that nobody turns.
+CREATE OR REPLACE FUNCTION dataflow.started(attempt bigint, token uuid, seconds double precision) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE dataflow.attempt a SET started = greatest(a.claimed, clock_timestamp() - make_interval(secs => started.seconds))
+        WHERE a.attempt = started.attempt AND a.token = started.token AND a.ended IS NULL;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION dataflow.started(bigint, uuid, double precision) IS
+    'The job''s own code began so many seconds ago; false: the attempt is fenced, stop';
+
 -- Ends attempts whose daemon is gone. Their runs go back to the queue without spending a try, but one that keeps losing
 -- its runner fails.
 CREATE OR REPLACE FUNCTION dataflow._lose(lost bigint[]) RETURNS void
@@ -232,7 +246,9 @@ BEGIN
             SELECT o.datasetid, a.dataid FROM dataflow.attempt a JOIN dataflow.job_output o ON o.jobid = a.jobid WHERE a.attempt = ANY (_lose.lost))
         ORDER BY s.datasetid, s.dataid FOR UPDATE;
     UPDATE dataflow.attempt a SET ended = now(), outcome = 'LOST', code = 'LOST',
-        error = format('daemon %s stopped answering; its lease has ended', a.daemon)
+        error = CASE WHEN EXISTS (SELECT FROM dataflow.daemon d WHERE d.daemon = a.daemon AND d.incarnation <> a.incarnation)
+            THEN format('daemon %s was restarted; what it ran is lost', a.daemon)
+            ELSE format('daemon %s stopped answering; its lease has ended', a.daemon) END
         WHERE a.attempt = ANY (_lose.lost) AND a.ended IS NULL;
     UPDATE dataflow.datastatus s SET modified = now(),
         status = CASE WHEN a.lost + 1 >= j.max_lost THEN 'FAILED' ELSE 'RESUBMIT' END,

@@ -4,7 +4,7 @@
 CREATE OR REPLACE VIEW dataflow.daemons AS
 SELECT d.daemon::text, d.hostname, d.pid, d.environment, d.version, d.started, d.lease_until,
     CASE WHEN d.stopped IS NOT NULL THEN 'STOPPED' WHEN d.lease_until < clock_timestamp() THEN 'LOST' ELSE 'ALIVE' END AS state,
-    coalesce(live.attempts, 0) AS running, c.concurrency, coalesce(c.paused, false) AS paused
+    coalesce(live.attempts, 0) AS running, c.concurrency, coalesce(c.paused, false) AS paused, d.lease_until - d.lease AS heard
 FROM dataflow.daemon d
 LEFT JOIN dataflow.control c ON c.scope = 'daemon:' || d.daemon
 LEFT JOIN (SELECT a.daemon, count(*) AS attempts FROM dataflow.attempt a WHERE a.ended IS NULL GROUP BY a.daemon) AS live ON live.daemon = d.daemon;
@@ -60,7 +60,10 @@ AS $$
         count(DISTINCT f.jobid), min(f.modified), max(f.modified),
         (array_agg(f.jobid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
         (array_agg(f.dataid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
-        (array_agg(f.reason ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1]
+        CASE WHEN count(DISTINCT split_part(f.reason, E'\n', 1)) < 2 THEN min(f.reason)
+            ELSE format('%s (and %s: dataflowctl runs --failed)',
+                split_part((array_agg(f.reason ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1], E'\n', 1),
+                dataflow._counted(count(DISTINCT split_part(f.reason, E'\n', 1)) - 1, 'other message')) END
     FROM found f GROUP BY f.code
     UNION ALL
     SELECT 'BY_HAND', sum(h.runs)::bigint, 0, count(DISTINCT h.jobid), NULL, NULL, max(h.jobid), NULL, 'set to FAILED by hand'
@@ -457,12 +460,16 @@ DECLARE
     held record;
     root record;
     roots bigint;
+    began boolean;
+    is_retired boolean;
     place bigint;
     here constant text := format('%s %s', why.jobid, why.dataid);
     again constant text := format('dataflowctl resubmit %s --dataid %s', why.jobid, why.dataid);
     stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
 BEGIN
     SELECT r.* INTO run FROM dataflow.run_state(why.jobid, why.dataid) AS r;
+    SELECT j.retired IS NOT NULL INTO is_retired FROM dataflow.job j WHERE j.jobid = why.jobid;
+    SELECT a.started IS NOT NULL INTO began FROM dataflow.attempt a WHERE a.attempt = run.attempt;
     RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, run.state, CASE run.state
             WHEN 'READY' THEN CASE WHEN run.outcome = 'DONE'
                 THEN format('attempt %s on %s made version %s, finished %s, of %s', run.number, run.daemon, run.version, to_char(run.ended, stamp),
@@ -480,7 +487,9 @@ BEGIN
         CASE run.state
             WHEN 'READY' THEN again || ' --status READY makes it again'
             WHEN 'RUNNING' THEN format('dataflowctl logs %s --follow', here)
-            WHEN 'FAILED' THEN format('dataflowctl logs %s, then %s', here, again)
+            -- An attempt that ended before the job's code has no log; its error says what to do.
+            WHEN 'FAILED' THEN concat_ws(', then ', coalesce(CASE WHEN NOT began THEN substring(run.error FROM 'remedy: (.*)$') END,
+                format('dataflowctl logs %s', here)), again)
             WHEN 'RETRYING' THEN format('it is tried again by itself; %s does so at once', again)
             WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
         END;
@@ -496,7 +505,9 @@ BEGIN
     SELECT i.datasetid, i.dataid INTO held FROM dataflow.required_inputs(why.jobid, why.dataid) AS i
     JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
     WHERE s.status IN ('HOLD', 'PENDING') ORDER BY 1, 2 LIMIT 1;
-    RETURN QUERY SELECT q.number, q.question, q.answer, q.code, q.detail, CASE q.code
+    -- What only the host sees, the last attempt has seen.
+    RETURN QUERY SELECT q.number, q.question, CASE WHEN q.seen IS NULL THEN q.answer END, coalesce(q.code, q.seen),
+        CASE WHEN q.seen IS NULL THEN q.detail ELSE format('attempt %s found: %s', run.number, split_part(run.error, E'\n', 1)) END, CASE q.code
             WHEN 'DATA_NOT_READY' THEN CASE
                 WHEN missing.status IN ('HOLD', 'PENDING') THEN format('dataflowctl release --dataset %s --dataid %s', missing.datasetid, missing.dataid)
                 WHEN missing.jobid IS NOT NULL THEN format('dataflowctl why %s %s', missing.jobid, missing.dataid)
@@ -504,14 +515,19 @@ BEGIN
             WHEN 'WRONG_DATA' THEN 'use a dataid that every input''s mapping knows; for strict order see to the earlier run first'
             WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
             WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
-            WHEN 'LOCKED' THEN CASE run.state
+            WHEN 'LOCKED' THEN CASE WHEN is_retired THEN 'dataflowctl apply a flow that declares it' ELSE CASE run.state
                 WHEN 'READY' THEN 'nothing to do'
                 WHEN 'RUNNING' THEN format('wait, or dataflowctl cancel %s --dataid %s', why.jobid, why.dataid)
                 WHEN 'FAILED' THEN again
                 WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
-                ELSE CASE WHEN held.datasetid IS NOT NULL THEN format('dataflowctl release --dataset %s --dataid %s', held.datasetid, held.dataid) ELSE 'wait until it is free' END END
+                ELSE CASE WHEN held.datasetid IS NOT NULL THEN format('dataflowctl release --dataset %s --dataid %s', held.datasetid, held.dataid) ELSE 'wait until it is free' END END END
+            ELSE CASE WHEN q.seen IS NOT NULL THEN coalesce(substring(run.error FROM 'remedy: (.*)$'), again) END
         END
-    FROM dataflow.five_questions(why.jobid, why.dataid) AS q ORDER BY q.number;
+    FROM (
+        SELECT f.*, CASE WHEN f.answer AND NOT began AND run.outcome = 'FAILED' AND run.state IN ('FAILED', 'RETRYING')
+            AND run.code = (ARRAY['DATA_NOT_READY', 'WRONG_DATA', 'INVALID_PATH', 'NOT_VALIDATED', 'LOCKED'])[f.number] THEN run.code END AS seen
+        FROM dataflow.five_questions(why.jobid, why.dataid) AS f
+    ) AS q ORDER BY q.number;
 
     IF run.state IN ('QUEUED', 'RETRYING') THEN
         RETURN QUERY SELECT o.* FROM dataflow._obstacles(why.jobid) AS o;

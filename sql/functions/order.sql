@@ -141,7 +141,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    UPDATE dataflow.job j SET code_hash = code_version.code_hash, config_hash = code_version.config_hash
+    UPDATE dataflow.job j SET code_hash = code_version.code_hash, config_hash = code_version.config_hash, modified = now()
         WHERE j.jobid = code_version.jobid
             AND (j.code_hash, j.config_hash) IS DISTINCT FROM (code_version.code_hash, code_version.config_hash);
     RETURN FOUND;

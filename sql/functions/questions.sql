@@ -63,7 +63,7 @@ BEGIN
         r.dataid,
         i.not_ready || CASE WHEN i.missing > 1 THEN format(' (and %s more)', i.missing - 1) ELSE '' END,
         CASE
-            WHEN i.chunks = 0 THEN 'the job has no inputs'
+            WHEN i.chunks = 0 AND j.retired IS NULL THEN 'the job has no inputs'
             WHEN i.unmapped IS NOT NULL THEN format('%s has no input chunk for dataid %s: its mapping does not know such ids', i.unmapped, r.dataid)
             WHEN earlier.dataid IS NOT NULL THEN format('%s comes first: the job keeps strict order', earlier.dataid)
         END,
@@ -155,7 +155,7 @@ BEGIN
         LATERAL (VALUES
             (1, 'Is the data ready?', 'DATA_NOT_READY', e.not_ready, coalesce((
                 SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)), '')),
-            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'every input has a chunk for this dataid'),
+            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'the mapping of every input knows this dataid'),
             (3, 'Is it in the right place?', 'INVALID_PATH', e.invalid_path, 'every dataset says where its data is'),
             (4, 'Has it been validated?', 'NOT_VALIDATED', e.not_validated, 'every input is validated'),
             (5, 'Is it safe to access?', 'LOCKED', e.locked, 'no input and no output is locked')

@@ -61,7 +61,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.register_daemon(text, text, integer, interval, text, text), dataflow.serve_jobs(text, uuid, text[]),
     dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid),
     dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.claim(text, uuid, integer),
-    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.started(bigint, uuid),
+    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.started(bigint, uuid), dataflow.started(bigint, uuid, double precision),
     dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),
     dataflow.tick(timestamptz), dataflow.fold_counters(), dataflow.ready(text, text[], boolean, text), dataflow.work_order(bigint, uuid),
     dataflow.code_version(text, text, text), dataflow.collect(text[], text[], bigint[], interval, interval, boolean)

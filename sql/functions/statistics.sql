@@ -59,15 +59,15 @@ AS $$
 $$;
 
 -- Time is that of the job's own code where it is known. busy: at least one attempt ran; side by side they add up to more.
--- A retry is every attempt of a production but its first: after a failure that the job may repeat, or a lost runner.
+-- Nobody knows when a lost attempt ended, so it has no time. A retry is every attempt of a production but its first: after a failure that the job may repeat, or a lost runner.
 CREATE OR REPLACE FUNCTION dataflow._job_execution(jobid text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     WITH tried AS MATERIALIZED (
         SELECT a.attempt, a.dataid, a.outcome, a.claimed, a.ended, a.tries + a.lost > 1 AS is_retry,
-            round(extract(epoch FROM a.ended - coalesce(a.started, a.claimed)), 3)::double precision AS seconds,
-            tstzrange(coalesce(a.started, a.claimed), greatest(a.ended, a.started, a.claimed), '[]') AS span,
+            CASE WHEN a.outcome <> 'LOST' THEN round(extract(epoch FROM a.ended - coalesce(a.started, a.claimed)), 3) END::double precision AS seconds,
+            CASE WHEN a.outcome <> 'LOST' THEN tstzrange(coalesce(a.started, a.claimed), greatest(a.ended, a.started, a.claimed), '[]') END AS span,
             (a.usage ->> 'cpu_seconds')::double precision AS cpu_seconds, m.items
         FROM dataflow.attempt a
         LEFT JOIN LATERAL (SELECT sum(v.rows)::bigint AS items FROM dataflow.manifest v WHERE v.attempt = a.attempt) AS m ON true

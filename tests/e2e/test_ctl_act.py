@@ -77,13 +77,18 @@ def test_resubmit_chooses_failures_unless_told_otherwise(
     assert chosen() == DAYS[2:4]
     assert chosen("--error", "OTHER") == []
     assert chosen("clean_orders", "--status", "READY") == DAYS[:2]
-    assert chosen("--dataid", "2026-01-03", "--dataid", "2026-01-0[5-6]") == [DAYS[2]]
+    assert chosen("--dataid", "2026-01-03", "--dataid", "2026-01-0?5") == [DAYS[2]]
+    for command in ("resubmit", "hold"):
+        wrong = run_ctl(command, "clean_orders", "--dataid", "2026-01-0[5-6]", "--yes")
+        assert (wrong.returncode, "In a glob * and ? have a meaning" in wrong.stderr) == (2, True)
     assert chosen("--dataid", "2026-01-02..2026-01-05", "--status", "any") == DAYS[1:5]
     assert chosen("--since", "2031-01-01") == []
     assert statuses(connection)[DAYS[2]] == "FAILED"
     assert "resubmit: 2 runs" in ok(run_ctl("resubmit", "--yes"))
     assert statuses(connection)[DAYS[2]] == "RESUBMIT"
     assert "nothing to resubmit" in ok(run_ctl("resubmit", "--yes"))
+    named = ok(run_ctl("resubmit", "clean_orders", "--dataid", DAYS[0], "--yes"))
+    assert named == f"clean_orders {DAYS[0]} is READY; add --status READY\n"
 
 
 def test_resubmit_downstream_takes_what_was_made_of_it(

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 import termios
@@ -140,6 +141,51 @@ def test_why_answers_for_a_run_in_any_state(
     shown = ok(run_ctl("why", "clean_orders", dataid))
     assert f"is {state}" in shown
     assert words in shown
+
+
+def test_status_tells_that_a_cause_has_several_messages(
+    daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    ready(connection, "raw_orders", "2032-01-01")
+    daemon.finish(daemon.claim(1), "FAILED", code="NETWORK", error="cannot reach db8")
+    said = "2 runs of 1 job FAILED: cannot reach db7: password=*** (and 1 other message: dataflowctl runs --failed)"
+    assert said in ok(run_ctl("status"))
+
+
+def test_why_shows_what_only_the_host_of_the_last_attempt_could_see(
+    daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    ready(connection, "raw_orders", "2032-01-01")
+    error = "raw_orders/2032-01-01 is READY, but there is nothing at /x\n  remedy: restore it"
+    daemon.finish(
+        [one for one in daemon.claim() if one["dataid"] == "2032-01-01"],
+        "FAILED",
+        code="WRONG_DATA",
+        error=error,
+    )
+    second = asked(run_ctl, "why", "clean_orders", "2032-01-01")["questions"][1]
+    assert (second["answer"], second["code"], second["remedy"]) == (None, "WRONG_DATA", "restore it")
+    assert second["detail"].endswith("found: raw_orders/2032-01-01 is READY, but there is nothing at /x")
+    again = "dataflowctl resubmit clean_orders --dataid 2032-01-01"
+    assert f"  restore it, then {again}" in ok(run_ctl("why", "clean_orders", "2032-01-01"))
+    connection.execute("UPDATE dataflow.daemon SET hostname = %s", [socket.gethostname()])
+    silent = run_ctl("logs", "clean_orders", "2032-01-01")
+    assert (silent.returncode, "ended before the job's code began, WRONG_DATA: raw_" in silent.stderr) == (
+        9,
+        True,
+    )
+
+
+@pytest.mark.usefixtures("daemon")
+def test_why_of_a_job_that_no_flow_declares_any_more_says_so(
+    connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    connection.execute("UPDATE dataflow.job SET retired = now() WHERE jobid = 'clean_orders'")
+    connection.execute("DELETE FROM dataflow.job_input WHERE jobid = 'clean_orders'")
+    noes = [q for q in asked(run_ctl, "why", "clean_orders", QUEUED)["questions"] if q["answer"] is False]
+    assert [(q["code"], q["remedy"]) for q in noes] == [
+        ("LOCKED", "dataflowctl apply a flow that declares it")
+    ]
 
 
 @pytest.mark.usefixtures("daemon")

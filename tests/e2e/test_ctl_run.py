@@ -110,6 +110,21 @@ def test_a_script_is_run_on_the_next_chunk_and_then_on_all_that_are_left(own: Ow
     assert own.value("SELECT count(*) FROM dataflow.daemon WHERE stopped IS NULL") == 0
 
 
+def test_a_flow_file_beside_a_script_says_with_which_words_it_is_called(own: Own) -> None:
+    script, file = own.directory / "load.sh", own.directory / "flow.toml"
+    script.write_text('#!/bin/sh\necho "called with $*"\n', encoding="utf-8")
+    declared = FLOW.replace('["./load.sh"]', '["env", "./load.sh", "{dataid}", "x"]')
+    file.write_text(declared, encoding="utf-8")
+    own.ready("1", "2", "3")
+    assert own.run("run", "./load.sh").stdout == "called with 1 x\nload 1: DONE\n"
+    # One that runs something else for the job does not count, and one with mistakes is told.
+    file.write_text(FLOW.replace("./load.sh", "true"), encoding="utf-8")
+    assert own.run("run", "./load.sh").stdout == "called with \nload 2: DONE\n"
+    file.write_text(declared.replace("{dataid}", "{dataidd}"), encoding="utf-8")
+    wrong = own.run("run", "./load.sh")
+    assert (wrong.returncode, "did you mean 'dataid'" in wrong.stderr) == (4, True)
+
+
 def test_the_exit_status_is_the_question_that_is_answered_no(own: Own) -> None:
     assert own.run("run", "./load.sh", "--dataid", "1").returncode == 10
     own.connection.execute("SELECT dataflow.ready('raw', '1', validated => false)")
@@ -123,7 +138,9 @@ def test_the_exit_status_is_the_question_that_is_answered_no(own: Own) -> None:
     assert failed.returncode == 1
     assert "load 1: FAILED EXIT_4: exit status 4" in failed.stdout
     assert own.run("run", "./lod.sh").returncode == 9
-    assert own.run("run", "load").returncode == 9  # no flow of this host declares it
+    nowhere = own.run("run", "load")  # no flow of this host declares it
+    assert nowhere.returncode == 9
+    assert "DATAFLOW_FLOWS=flow.toml dataflowctl run load" in nowhere.stderr
     assert own.run("run", "./load.sh", "--all", "--dataid", "1").returncode == 2
     assert (
         "dataflow.five_questions('load', '1')" in own.run("run", "load", "--dataid", "1", "--explain").stdout

@@ -253,9 +253,11 @@ def test_reload_picks_up_new_code_and_keeps_the_old_one_when_the_file_is_wrong(
 ) -> None:
     shop.job("exit 1")
     daemon = start_daemon()
-    shop.flow.write_text("[flow", encoding="utf-8")
+    shop.flow.write_text("[flow]\nname = 'f'\n[job.x]\n", encoding="utf-8")
     daemon.signal(signal.SIGHUP)
-    daemon.said("daemon.reload_failed")
+    failed = daemon.said("daemon.reload_failed")[0]
+    assert failed["error"].startswith(f"{shop.flow}:3: ")
+    assert failed["remedy"]
     shop.ready(1)
     eventually(lambda: shop.count("FAILED") == 1)
     shop.job("true")
@@ -304,6 +306,7 @@ def test_a_second_daemon_of_the_same_name_is_refused(shop: Shop, start_daemon: S
     second = start_daemon(wait=False)
     assert second.ended() == 8
     assert "a daemon named d1 runs already" in second.log_path.read_text(encoding="utf-8")
+    assert second.events("daemon.stopped") == []  # it never began
 
 
 def test_health_and_metrics(shop: Shop, start_daemon: StartDaemon) -> None:

@@ -27,7 +27,7 @@ def test_a_claim_that_fails_keeps_no_run_locked(shop: Shop, start_daemon: StartD
     shop.ready("long")
     eventually(lambda: shop.live() == 1)
     shop.ready("bad")
-    daemon.said("claim.failed")
+    assert daemon.said("claim.failed")[0]["error"] == "the disk is full"  # and not where in our code
     daemon.said("lease.retaken")
     shop.connection.execute("SELECT dataflow.hold('raw', 'bad', 'a bad disk')")
     eventually(lambda: shop.value(LOCKS) == 0)

@@ -150,12 +150,14 @@ def test_delete_with_data_removes_the_files_and_logs_of_these_runs_at_once(
     for log in logs:
         log.mkdir(parents=True)
         (log / "1.log").write_text("hello\n")
-    assert "directories" in asked(run_ctl, "delete", "make", "--dataid", "run", "--data", "--dry-run")
+    shown = asked(run_ctl, "delete", "make", "--dataid", "run", "--data", "--dry-run")
+    assert [each["path"] for each in shown["directories"]] == [str(run)]
+    assert str(run) in ok(run_ctl("delete", "make", "--dataid", "run", "--data", "--dry-run"))
     assert run.is_dir()
     assert "deleted 1 run and 1 output of make" in ok(
         run_ctl("delete", "make", "--dataid", "run", "--data", "--yes")
     )
-    assert [path.is_dir() for path in (kept, run, chunk)] == [True, False, True]
+    assert [path.is_dir() for path in (kept, run.parent, chunk)] == [True, False, True]
     assert [log.is_dir() for log in logs] == [True, False]
 
 

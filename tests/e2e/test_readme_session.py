@@ -89,10 +89,12 @@ def test_every_section_with_commands_is_typed_by_a_test() -> None:
 
 
 def test_the_first_commands_of_a_stranger(terminal: Terminal, empty_dsn: str) -> None:
-    demo, export, *setup = readme.commands("Quick start")
+    demo, install, path, export, *setup = readme.commands("Quick start")
     # tests/spark/test_demo.py runs it; here it is seen that `make` does.
     (terminal.directory / ".venv").symlink_to(Path(sys.executable).parents[1])
     assert "dataflowd demo" in terminal.type(f"{demo} --dry-run")
+    terminal.type(f"{install} --dry-run")
+    assert path == 'export PATH="$PWD/.venv/bin:$PATH"'  # there the commands are; here they are on it already
     assert export.startswith("export DATAFLOW_DSN=")
     terminal.env["DATAFLOW_DSN"] = empty_dsn
     assert [command.split()[:2] for command in setup] == [["dataflowctl", "init"], ["dataflowctl", "doctor"]]

@@ -196,6 +196,28 @@ def test_a_script_finds_what_it_expects_byte_for_byte_and_publishes_what_it_writ
     assert not list((scripts.settings.data_dir / "run").iterdir())
 
 
+def test_a_script_that_knows_nothing_of_our_variables_gets_them_as_arguments(scripts: Scripts) -> None:
+    scripts.declare(
+        '#!/bin/sh -eu\necho "day=$3, n=$4"; cp "$1" "$2/part.csv"; ls "$SRC"\n'
+        'echo \'{"rows": 1}\' > "$DATAFLOW_REPORT"\n'
+    )
+    file = scripts.directory / "flow.toml"
+    given = '["env", "SRC={raw_location}", "./load.sh", "{raw_location}", "{clean_location}", "{dataid}", "{param_count}"]'
+    file.write_text(
+        file.read_text(encoding="utf-8").replace('["./load.sh", "a word"]', given), encoding="utf-8"
+    )
+    scripts.arrive("1", "2")
+    assert scripts.run() == 0, scripts.attempt()
+    assert scripts.log("2") == f"day=2, n=3\n{scripts.root}/raw/2.csv\n"
+    # The words as they are written count, and the file that one of them names: each chunk has the same code.
+    first, second = (scripts.attempt(dataid)["code_hash"] for dataid in ("1", "2"))
+    assert first == second
+    scripts.connection.execute("""UPDATE dataflow.job SET params = params || '{"count": "--force"}'""")
+    scripts.arrive("3")
+    assert scripts.run() == 1
+    assert (scripts.attempt("3")["code"], scripts.attempt("3")["started"]) == ("INVALID_ORDER", None)
+
+
 def test_every_other_end_is_told_with_its_status_and_last_lines(scripts: Scripts) -> None:
     scripts.declare(
         "#!/bin/sh\n"

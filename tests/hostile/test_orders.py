@@ -264,7 +264,13 @@ def _fits(text: str) -> bool:
 
 
 def _environment_of_script(order: Order) -> dict[str, str]:
-    told = {"order": order.document(), "argv": ["env", "-0"], "env": {"PATH": os.environ["PATH"]}, "key": {}}
+    told = {
+        "order": order.document(),
+        "before": [],
+        "words": ["env", "-0"],
+        "env": {"PATH": os.environ["PATH"]},
+        "key": {},
+    }
     given = os.memfd_create("order", 0)
     os.write(given, json.dumps(told).encode())
     os.lseek(given, 0, os.SEEK_SET)

@@ -60,7 +60,7 @@ location = "{root}/old"
 [dataset.old.checks]
 min_rows = 3
 [job.old]
-spark_submit = ["etl.py", "an argument"]
+spark_submit = ["etl.py", "of {dataid}", "{old_location}"]
 inputs = ["old_raw"]
 outputs = ["old"]
 params = { currency = "EUR" }
@@ -75,8 +75,8 @@ from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
 raw = spark.read.csv(os.environ["old_raw_location"], schema="id bigint, name string", mode="DROPMALFORMED")
-raw.write.parquet(os.environ["old_location"])
-print("told", sys.argv[1:], os.environ["dataid"], any("DSN" in name for name in os.environ))
+raw.write.parquet(sys.argv[2])
+print("told", sys.argv[1:2], os.environ["dataid"], any("DSN" in name for name in os.environ))
 spark.stop()
 """
 SHOP = """
@@ -155,7 +155,7 @@ def test_a_flow_runs_is_cancelled_and_goes_on(  # noqa: PLR0913, PLR0917 - a mas
         eventually(lambda: ("old", "d1") in outcomes(connection), seconds=PATIENCE_SECONDS)
         assert outcomes(connection)["old", "d1"] == "DONE"
         [log] = (tmp_path / "data" / "log" / "old" / "d1").iterdir()
-        assert "told ['an argument'] d1 False" in log.read_text(encoding="utf-8")
+        assert "told ['of d1'] d1 False" in log.read_text(encoding="utf-8")
         assert daemon.stop() == 0
     manifests = connection.execute(
         "SELECT datasetid, dataid, rows FROM dataflow.manifest ORDER BY datasetid, dataid"

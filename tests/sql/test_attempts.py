@@ -30,6 +30,33 @@ def test_resubmit_while_running_kills_the_token_at_once(pipeline: World) -> None
     assert pipeline.value("SELECT count(*) FROM dataflow.manifest") == 0
 
 
+def test_an_attempt_started_when_its_code_began_and_not_when_that_was_told(pipeline: World) -> None:
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    attempt = daemon.claim_one()
+    ago = "SELECT dataflow.started(%s, %s, %s)"
+    assert daemon.connection.execute(ago, [attempt.attempt, attempt.token, 3600.0]).fetchall() == [(True,)]
+    assert pipeline.value("SELECT started = claimed FROM dataflow.attempt")
+    pipeline.as_framework("UPDATE dataflow.attempt SET claimed = claimed - interval '1 hour'")
+    daemon.connection.execute(ago, [attempt.attempt, attempt.token, 60.0])
+    assert pipeline.value(
+        "SELECT clock_timestamp() - started BETWEEN interval '60 s' AND interval '90 s' FROM dataflow.attempt"
+    )
+
+
+def test_what_a_restarted_daemon_ran_is_not_said_to_have_outlived_its_lease(pipeline: World) -> None:
+    pipeline.ready("raw", DAY)
+    first = pipeline.daemon()
+    first.claim_one()
+    first.disconnect()
+    pipeline.daemon()
+    assert rescued(pipeline) == [("clean_orders", DAY)]
+    assert (
+        pipeline.value("SELECT error FROM dataflow.attempt")
+        == "daemon alpha was restarted; what it ran is lost"
+    )
+
+
 def test_a_daemon_learns_which_of_its_attempts_it_must_stop(pipeline: World) -> None:
     pipeline.ready("raw", DAY, NEXT_DAY)
     daemon = pipeline.daemon()

@@ -98,7 +98,7 @@ def test_attempts_times_items_and_retries_are_counted_once(shop: World) -> None:
     assert execution["items_per_second"] == pytest.approx(13 / seconds["busy"])
     in_order = [seconds[key] for key in ("least", "median", "p90", "p95", "p99", "most")]
     assert in_order == sorted(in_order)
-    assert len(execution["slowest"]) == 5
+    assert len(execution["slowest"]) == 4  # when a lost attempt ended nobody knows
     assert execution["slowest"][0]["seconds"] == seconds["most"]
     assert found["description"] == "All customers"
     assert {(each["code"], each["attempts"]) for each in found["exceptions"]} == {

@@ -68,3 +68,16 @@ def test_comments_in_sql_do_not_count(tmp_path: Path) -> None:
     assert codehash.of_sql("a.sql", tmp_path) == before
     (tmp_path / "a.sql").write_text("SELECT 2\nFROM x\n")
     assert codehash.of_sql("a.sql", tmp_path) != before
+
+
+def test_a_word_counts_as_the_file_that_it_names_or_as_itself(tmp_path: Path) -> None:
+    def of(*words: str) -> str:
+        return codehash.of_command(words, tmp_path)
+
+    script = tmp_path / "load.py"
+    script.write_text("1\n", encoding="utf-8")
+    first = of("python3", "load.py", "{raw_location}")
+    assert first != of("python3", "load.py", "{raw_dataid}")
+    script.write_text("2\n", encoding="utf-8")
+    assert first != of("python3", "load.py", "{raw_location}")
+    assert of("sh", "-c", "x" * 300) != of("sh", "-c", "y" * 300)  # too long for the name of a file

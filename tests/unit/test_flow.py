@@ -91,7 +91,7 @@ def test_ten_mistakes_are_all_reported_with_their_lines(host: Settings) -> None:
     said = [line.removeprefix(f"{path}:") for line in caught.value.message.splitlines()[1:]]
     expected = [
         r"5: dataset.raw_orders.format is 'cvs' \(did you mean 'csv'\?\); write one of csv, .*",
-        r"7: unknown key 'ordring' in dataset.raw_orders \(did you mean 'ordering'\?\); .*",
+        r"7: unknown key 'ordring' in dataset.raw_orders \(did you mean 'ordering'\?\); rename it; .*",
         r"10: dataset.orders.location is outside the allowed roots \(/etc/orders\); .*",
         r"15: dataset.clock.zone is 'Europe/Berlim', which is no time zone; .*",
         r"24: .* module 'jobs' has no function 'cleanorders' \(did you mean 'clean_orders'\?\); .*",
@@ -226,6 +226,26 @@ def test_a_wrong_check_is_explained(mistakes: Callable[[str], list[str]], checks
         ),
         ("command = ['no-such-program']\ninputs = ['a']\noutputs = ['b']", "8: .* is not on PATH"),
         ("command = 'rm -rf /'\ninputs = ['a']\noutputs = ['b']", "8: job.j.command is no array of strings"),
+        (
+            "command = ['true', '-v',\n'{a_locaton}']\ninputs = ['a']\noutputs = ['b']",
+            r"9: .*\{a_locaton\} \(did you mean 'a_location'\?\).* \{\{a_locaton\}\}",
+        ),
+        (
+            "command = ['true', 'x=$a_location']\ninputs = ['a']\noutputs = ['b']",
+            r"8: .*\$a_location, which no shell .*; write \{a_location\}",
+        ),
+        (
+            "command = ['true', '${dataid}']\ninputs = ['a']\noutputs = ['b']",
+            r"8: .*\$dataid, which no shell .*; write \{dataid\}",
+        ),
+        (
+            "command = ['true', '{a_password}']\ninputs = ['a']\noutputs = ['b']",
+            r"8: .*\{a_password\}, a password.*; let the script take a_password from its environment",
+        ),
+        (
+            "command = ['sh', '-c', 'ls {b_location}']\ninputs = ['a']\noutputs = ['b']",
+            r"8: .*\{b_location\}, where nothing is replaced .* reads \"\$b_location\"",
+        ),
         ("command = []\ninputs = ['a']\noutputs = ['b']", "8: job.j.command names no program"),
         (
             "spark_submit = ['etl.py']\ninputs = ['a']\noutputs = ['b']",
@@ -338,7 +358,7 @@ def test_each_kind_of_mapping_is_kept_as_sql_reads_it(
         ("{kind='fixed'}", "dataid is missing"),
         ("{kind='fixed', dataid='-x'}", "dataid is '-x', which is no dataid"),
         ("{kind='fixed', dataid='v1'}", "has only fixed inputs"),
-        ("{kind='identity', by=1}", "unknown key 'by'"),
+        ("{kind='identity', by=1}", "unknown key 'by'.*; remove it"),
     ],
 )
 def test_an_impossible_mapping_is_explained_on_its_line(
@@ -517,6 +537,7 @@ def test_a_file_that_cannot_be_read_is_one_mistake(host: Settings, tmp_path: Pat
         "missing.toml": "missing.toml:1: the file does not exist",
         "pipe.toml": "the file is no ordinary file",
         "nul\0.toml": "the file cannot be read",
+        "x" * 300: "the file cannot be read",
     }
     for name, said in expected.items():
         with pytest.raises(InvalidFlowError) as caught:

@@ -92,6 +92,8 @@ def test_a_relative_path_in_a_file_is_relative_to_the_file(write: Write, tmp_pat
 def test_root_is_the_only_allowed_root_by_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DATAFLOW_DATA_DIR", str(tmp_path))
     assert settings.load().settings.effective_allowed_roots == [str(tmp_path / "data")]
+    monkeypatch.setenv("DATAFLOW_ALLOWED_ROOTS", "/srv/in")
+    assert settings.load().settings.effective_allowed_roots == [str(tmp_path / "data"), "/srv/in"]
 
 
 @pytest.mark.parametrize(
