@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from dataflowd.sdk.context import Context
 
 
+# How many modules there were when those of a directory were last looked for: there are thousands, and new ones seldom.
+_seen: dict[str, int] = {}
+
+
 def function(order: Order) -> Callable[[Context], Any]:
     if order.kind == "sql":
         return sql_function(Path(order.directory) / order.code)
@@ -54,6 +58,9 @@ def _carry(directory: str) -> None:
     """Functions of the flow's own modules go to the executors as they are: those have no such modules to import."""
     from pyspark import cloudpickle  # noqa: PLC0415 - the SDK imports without Spark
 
+    if len(sys.modules) == _seen.get(directory):
+        return
+    _seen[directory] = len(sys.modules)
     for module in list(sys.modules.values()):
         place = str(getattr(module, "__file__", None))
         if directory and place.startswith(directory + os.sep) and "site-packages" not in place:

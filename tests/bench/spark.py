@@ -2,8 +2,8 @@
 
 The loop without dataflowd is one warm session with as many threads as the daemon's runner has slots; it calls the same
 functions. Both are alive all the time and take turns, round by round, so that a busy machine is busy for both. A plain
-`spark-submit` of the first step takes turns with an attempt of `reuse = 1` that does the same. `--largest 20` is the
-quick form: fewer chunks, fewer rounds, and a large chunk that is not so large.
+`spark-submit` of the first step takes turns with an attempt of `reuse = 1` that does the same. The daemon has its archive
+of classes from the start, as it has after its first quiet minute. `--largest 20` is the quick form: fewer chunks, fewer rounds, and a large chunk that is not so large.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import anyio
 import psycopg
 import pyspark
 
 from dataflowd import flow, supervise
 from dataflowd.embedded import java
+from dataflowd.engine import classes
 from dataflowd.settings import Settings
 from tests.bench import bare_spark
 from tests.bench.report import Result, at_least, at_most, ratio, say, spread
@@ -179,7 +181,9 @@ def run(place: Place) -> Iterator[Result]:
         flow.apply(connection, flow.load(FLOW, settings), prune=False)
         # More than there are slots: the next runs wait in the daemon, with their orders in hand.
         connection.execute("SELECT dataflow.set_concurrency('global', %s)", [2 * PARALLEL])
-        site = Site(extent, dsn, connection, directory, java.environment(java.find(settings)))
+        found = java.find(settings)
+        anyio.run(classes.make, settings, found)
+        site = Site(extent, dsn, connection, directory, java.environment(found))
         warm = yield from _warm(site)
         yield from _submits(site, warm)
 
