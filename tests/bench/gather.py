@@ -22,7 +22,7 @@ from dataflowd.embedded import java
 from dataflowd.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tests.bench.report import Result
 
@@ -53,11 +53,27 @@ def machine(dsn: str) -> dict[str, Any]:
     }
 
 
-def write(directory: Path, facts: Mapping[str, Any], results: Iterable[Result]) -> None:
-    document = {"machine": dict(facts), "results": [result.document() for result in results]}
+def write(directory: Path, facts: Mapping[str, Any], results: Sequence[Result]) -> None:
+    """What other benches have left there stays, if machine and versions are the same."""
+    ours = {result.bench for result in results}
+    kept = [result for result in _found(directory, facts) if result["bench"] not in ours]
+    document = {"machine": dict(facts), "results": kept + [result.document() for result in results]}
     directory.mkdir(parents=True, exist_ok=True)
     (directory / JSON_FILE).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     (directory / CHART_FILE).write_text(chart(document), encoding="utf-8")
+
+
+def _found(directory: Path, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    try:
+        document = json.loads((directory / JSON_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+
+    def lasting(machine: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in machine.items() if name != "load_at_start"}
+
+    results: list[dict[str, Any]] = document["results"]
+    return results if lasting(document["machine"]) == lasting(facts) else []
 
 
 def table(document: Mapping[str, Any]) -> str:

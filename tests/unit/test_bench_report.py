@@ -48,3 +48,19 @@ def test_the_chart_has_a_bar_and_a_tick_for_each_ratio_with_a_goal(tmp_path: Pat
     bars = [rect.get("fill") for rect in drawn.iter("{http://www.w3.org/2000/svg}rect")]
     assert bars == ["white", gather.MISSED, gather.GOOD]
     assert "batch < 64" in "".join(drawn.itertext())
+
+
+def test_a_bench_replaces_its_own_figures_and_leaves_those_of_others_on_the_same_machine(
+    tmp_path: Path,
+) -> None:
+    again = Result("spark", "a chunk", "warm_vs_submit", 50.0, "ratio", at_least(20))
+
+    def kept() -> dict[str, float]:
+        document = json.loads((tmp_path / gather.JSON_FILE).read_text(encoding="utf-8"))
+        return {result["metric"]: result["value"] for result in document["results"]}
+
+    gather.write(tmp_path, FACTS, FOUND)
+    gather.write(tmp_path, FACTS | {"load_at_start": 3.0}, [again])
+    assert kept() == {"vs_peer": 2.0, "p50_ms": 9.6, "p90_ms": 12.0, "warm_vs_submit": 50.0}
+    gather.write(tmp_path, FACTS | {"postgres": "19.0"}, [again])
+    assert kept() == {"warm_vs_submit": 50.0}
