@@ -112,6 +112,7 @@ class Context:
     _written: dict[str, Written] = field(default_factory=dict)
     _sieves: list[sieves.Sieve] = field(default_factory=list)
     _counts: dict[str, Watch] = field(default_factory=dict)
+    _stored_rows: dict[str, int] = field(default_factory=dict)
     _passages: list[tuple[str, Watch]] = field(default_factory=list)
     _nodes: dict[str, Node] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
@@ -180,7 +181,7 @@ class Context:
             frame = sampled(frame, self.order.trial)
         if formats.CORRUPT_COLUMN in frame.columns:
             return self._without_broken(source, frame)
-        if self._must_count(source):
+        if self._must_count(source) and not self._knows_rows(source):
             from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
             self._counts[name] = Watch(frame, [F.count(F.lit(1)).alias("rows")])
@@ -275,9 +276,11 @@ class Context:
         return list(found.values())
 
     def input_rows(self) -> dict[str, int | None]:
-        """The rows of each input: from its manifest, or as they were counted when it was read."""
+        """The rows of each input: from its manifest or its files, or as they were counted when it was read."""
         return {
-            name: int(self._counts[name].values()["rows"]) if name in self._counts else source.rows
+            name: int(self._counts[name].values()["rows"])
+            if name in self._counts
+            else self._stored_rows.get(name, source.rows)
             for name, source in self.order.inputs.items()
         }
 
@@ -357,6 +360,17 @@ class Context:
             check.get("input") == source.name for check in compared
         )
         return source.rows is None and is_asked
+
+    def _knows_rows(self, source: Input) -> bool:
+        """Whether the files themselves tell how many rows the job reads: a watch would see each of them."""
+        is_whole = self.order.trial is None and all(chunk.batch is None for chunk in source.chunks)
+        is_plain = source.dataset.format in files.WITH_FOOTERS and not source.dataset.options
+        if source.name in self.frames or not is_plain or not is_whole:
+            return False
+        rows = files.rows_of(source.dataset.format, source.locations)
+        if rows is not None:
+            self._stored_rows[source.name] = rows
+        return rows is not None
 
     def _place(self, sieve: sieves.Sieve) -> None:
         self._sieves.append(sieve)

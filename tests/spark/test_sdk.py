@@ -198,6 +198,30 @@ def test_checks_are_judged_with_what_was_observed_and_its_limit(
     assert expected["row_count"] == "100 rows of numbers"
 
 
+def test_the_files_of_an_input_tell_its_rows_and_a_broken_one_is_told_by_spark(
+    spark: SparkSession, numbers: DataFrame, tmp_path: Path
+) -> None:
+    raw = tmp_path / "raw"
+    numbers.repartition(3).write.parquet(str(raw))
+    declared = {
+        "numbers": dataset("numbers"),
+        "out": dataset(
+            "out", checks={"row_count": {"input": "numbers", "tolerance": 0, "severity": "error"}}
+        ),
+    }
+
+    def some(ctx: Context) -> None:
+        ctx.write("out", ctx.read("numbers").where("id < 90"))
+        assert not ctx._counts  # nobody had to see each row
+
+    assert run_job(forward, spark, {"numbers": raw}, ["out"], datasets=declared).outputs["out"].count() == 100
+    with pytest.raises(AttemptError, match="observed 90, expected 100 rows of numbers"):
+        run_job(some, spark, {"numbers": raw}, ["out"], datasets=declared)
+    max(raw.glob("*.parquet")).write_bytes(b"nonsense")
+    with pytest.raises(AttemptError, match="FAILED_READ_FILE"):
+        run_job(forward, spark, {"numbers": raw}, ["out"], datasets=declared)
+
+
 def test_a_broken_check_of_severity_error_stops_publication(spark: SparkSession, numbers: DataFrame) -> None:
     declared = {"unique": {"columns": ["digit"], "severity": "error"}}
     with pytest.raises(AttemptError, match=r"out: unique\(digit\): observed 90 rows too many") as stopped:
