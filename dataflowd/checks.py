@@ -2,11 +2,12 @@
 
 What a row can answer is asked in one `observe` on the write, together with the row count, so that validating costs no
 second scan: how many rows break any check. Which one, how often and by what value is looked up in what was written, and
-only then: a count for each check, and a least value, would cost the good chunks more than the question itself. Where
-what was written does not tell exactly what was written (an empty text in CSV is NULL), each check has its count. Two kinds cannot be
-counted on the way: `unique` needs an exact distinct count, which Spark refuses inside observe (its sketches are
-approximate, and nearly unique is not unique), and custom functions may ask anything. These look at what was written,
-`unique` at its key columns only.
+only then: a count for each check, and a least value, would cost the good chunks more than the question itself. Where a
+file does not tell exactly what was written (an empty text in CSV is NULL), each check has its count.
+
+Two kinds cannot be counted on the way: `unique` needs an exact distinct count, which Spark refuses inside observe (its
+sketches are approximate, and nearly unique is not unique), and custom functions may ask anything. These look at what
+was written, `unique` at its key columns only.
 
 NULL passes every check but not_null, as in SQL. A regex must match the whole value.
 """

@@ -62,7 +62,7 @@ def applied(spark: Mapping[str, str], path: Path) -> dict[str, str]:
     ours = f"-XX:SharedArchiveFile={path} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
     return dict(spark) | {
         session.JAVA_OPTIONS: f"{ours} {spark.get(session.JAVA_OPTIONS, '')}".strip(),
-        session.CLASS_PATH: os.pathsep.join(map(str, session.jars())),
+        session.CLASS_PATH: session.class_path(),
     }
 
 

@@ -58,13 +58,14 @@ def _carry(directory: str) -> None:
     """Functions of the flow's own modules go to the executors as they are: those have no such modules to import."""
     from pyspark import cloudpickle  # noqa: PLC0415 - the SDK imports without Spark
 
-    if len(sys.modules) == _seen.get(directory):
+    modules = list(sys.modules.values())
+    if len(modules) == _seen.get(directory):
         return
-    _seen[directory] = len(sys.modules)
-    for module in list(sys.modules.values()):
+    for module in modules:
         place = str(getattr(module, "__file__", None))
         if directory and place.startswith(directory + os.sep) and "site-packages" not in place:
             cloudpickle.register_pickle_by_value(module)
+    _seen[directory] = len(modules)  # only now: an attempt beside this one must not take them for carried
 
 
 def sql_function(path: Path) -> Callable[[Context], None]:

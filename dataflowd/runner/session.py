@@ -11,6 +11,7 @@ session takes only settings of Spark SQL, and attempts are cancelled in the sess
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,6 +57,10 @@ CONNECT = {
     "spark.sql.sources.partitionOverwriteMode": "static",
     "mapreduce.fileoutputcommitter.algorithm.version": "1",
 }
+
+
+def class_path() -> str:
+    return os.pathsep.join(map(str, jars()))
 
 
 def jars() -> list[Path]:

@@ -31,10 +31,9 @@ def main() -> NoReturn:
     _behind_all_others()
     here = Path.cwd()
     conf = {"spark.driver.memory": "512m", "spark.sql.shuffle.partitions": "2"}
-    classpath = os.pathsep.join(map(str, session.jars()))
     noting = {
         session.JAVA_OPTIONS: f"-XX:DumpLoadedClassList={here / LIST}",
-        session.CLASS_PATH: classpath,
+        session.CLASS_PATH: session.class_path(),
     }
     spark = session.start(session.configuration(conf | noting, "local[2]", str(here), "training"))
     _work(spark, here)
@@ -42,7 +41,7 @@ def main() -> NoReturn:
     program = java.getProperty("java.home") + "/bin/java"
     session.end(spark)
     listed, made = f"-XX:SharedClassListFile={here / LIST}", f"-XX:SharedArchiveFile={sys.argv[1]}"
-    os.execv(program, [program, "-Xshare:dump", listed, made, "-cp", classpath])  # noqa: S606 - what Spark has just used
+    os.execv(program, [program, "-Xshare:dump", listed, made, "-cp", session.class_path()])  # noqa: S606 - what Spark has just used
 
 
 def _behind_all_others() -> None:

@@ -3,7 +3,8 @@
 The loop without dataflowd is one warm session with as many threads as the daemon's runner has slots; it calls the same
 functions. Both are alive all the time and take turns, round by round, so that a busy machine is busy for both. A plain
 `spark-submit` of the first step takes turns with an attempt of `reuse = 1` that does the same. The daemon has its archive
-of classes from the start, as it has after its first quiet minute. `--largest 20` is the quick form: fewer chunks, fewer rounds, and a large chunk that is not so large.
+of classes from the start, as it has after its first quiet minute. `--largest 20` is the quick form: fewer chunks, fewer
+rounds, and a large chunk that is not so large.
 """
 
 from __future__ import annotations
