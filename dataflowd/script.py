@@ -143,8 +143,9 @@ def filter_output(secrets: list[str]) -> None:
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
+        # Before the filter is born: whoever kills the session of a script that ended at once must not meet it there.
+        os.setsid()
         if os.fork() == 0:
-            os.setsid()
             # Whatever else is open would seem to be open in the script.
             os.closerange(3, receive)
             os.closerange(receive + 1, os.sysconf("SC_OPEN_MAX"))

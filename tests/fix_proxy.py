@@ -132,7 +132,9 @@ class Relay:
         self._target = dsn
         self._mode: Literal["pass", "blackhole", "refuse"] = "pass"
         self._delay = 0.0
-        self._reset = self._stop = self._is_deaf = False
+        self._stop = self._is_deaf = False
+        self._is_cut = threading.Event()  # every cut that was asked for is made
+        self._is_cut.set()
         self._peers: dict[socket.socket, socket.socket] = {}
         self._unread: dict[socket.socket, bytes] = {}  # of each server's side, what is no whole message yet
         self._sent: list[tuple[float, socket.socket, bytes]] = []
@@ -149,11 +151,14 @@ class Relay:
 
     def refuse(self) -> None:
         """Cuts every connection, and takes no new one."""
-        self._mode, self._reset = "refuse", True
+        self._mode = "refuse"
+        self.reset()
 
     def reset(self) -> None:
-        """Cuts every connection once."""
-        self._reset = True
+        """Cuts every connection once; what is sent after this call arrives nowhere."""
+        self._is_cut.clear()
+        while self._thread.is_alive() and not self._is_cut.wait(RELAY_TICK_SECONDS):
+            pass
 
     def deafen(self) -> None:
         self._is_deaf = True
@@ -174,9 +179,9 @@ class Relay:
 
     def _run(self) -> None:
         while not self._stop:
-            if self._reset:
-                self._reset = False
+            if not self._is_cut.is_set():
                 self._cut()
+                self._is_cut.set()
             if self._mode == "blackhole":
                 time.sleep(RELAY_TICK_SECONDS)
                 continue

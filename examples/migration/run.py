@@ -149,6 +149,8 @@ def change(stage: Stage, period: Period, limit: int) -> Period:
     """Ends the period and begins the next; what is started at the very moment of the change belongs to neither."""
     period.ended = now(stage)
     stage.psql(f"UPDATE dataflow.control SET concurrency = {limit} WHERE scope = 'global'")  # noqa: S608 - a number of ours
+    # A claim that had begun before goes on with the limit that it has read; the lock is free when it is made.
+    stage.rows("SELECT pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0))")
     return Period(limit, now(stage))
 
 
