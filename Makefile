@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 CONSTRAINTS := .ci/constraints.txt
 NAME ?= all
 MINUTES ?= 10
+WORKERS ?= 2
 SEED ?=
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
 
@@ -20,8 +21,8 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 
 install: $(VENV)/installed  ## .venv with everything that tests and the demo need
 
-test: install    ## all tests
-	$(BIN)/python -m pytest
+test: install    ## all tests, by two processes; WORKERS=n for others, 0 for none beside pytest itself
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
 
 # SQL has rules but no formatter: those that exist take a PL/pgSQL body for one string and leave it as it is.
 lint: install    ## ruff, mypy, rules for sql/

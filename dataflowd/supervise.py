@@ -35,7 +35,7 @@ LOG_BYTES = 10 * 1024 * 1024
 TAIL_LINES = 30
 TAIL_LINE_BYTES = 2000
 KILL_SECONDS = 10.0
-EOF_SECONDS = 3.0  # for what is on its way; only something outside of the session can hold the pipe for longer
+EOF_SECONDS = 3.0  # only what has left the session can hold the pipe for longer
 POLL_SECONDS = 0.02
 KIB = 1024
 

@@ -1,8 +1,16 @@
-"""One archive of Spark's classes for the daemons of a test session, where enough tests start Spark to be worth it."""
+"""One archive of Spark's classes for the daemons of a test session, where enough tests start Spark to be worth it.
+
+It is made beside the tests, once for all their processes, and used from the moment at which it is there.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,24 +24,57 @@ from dataflowd.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NAME = "classes"
+SHARED = "DATAFLOWD_TESTS"  # the variable that names a directory of all processes of a test session
 ENOUGH = 30  # tests in tests/spark
 
 
+def pytest_configure() -> None:
+    """In the process that starts the others."""
+    if SHARED not in os.environ:
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="dataflowd-shared-")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop(SHARED))
+
+
 @pytest.fixture(scope="session", autouse=True)
-def class_archives(request: pytest.FixtureRequest, temporary_directory: Path) -> Iterator[Path | None]:
-    """Where they lie; None when few tests were asked for."""
+def class_archives(request: pytest.FixtureRequest) -> Iterator[Path | None]:
+    """Where they will be; None when few tests were asked for."""
     if sum(item.path.parent.name == "spark" for item in request.session.items) < ENOUGH:
         yield None
-        return
-    directory = temporary_directory / NAME
-    ours = {"data_dir": temporary_directory / "training", "class_archives": directory, "java_home": None}
-    settings = Settings().model_copy(update=ours)  # the environment would outrank arguments
-    anyio.run(classes.make, settings, java.find(settings))
-    yield directory
+    elif _is_first():
+        with subprocess.Popen([sys.executable, "-m", "tests.fix_classes"]) as making:
+            yield _directory()
+            making.terminate()
+    else:
+        yield _directory()
 
 
 def variables() -> dict[str, str]:
     """For a daemon's environment."""
-    directory = Path(os.environ.get("TMPDIR", "/nowhere"), NAME)
-    return {"DATAFLOW_CLASS_ARCHIVES": str(directory)} if directory.is_dir() else {}
+    directory = _directory()
+    return {"DATAFLOW_CLASS_ARCHIVES": str(directory)} if any(directory.glob("*.jsa")) else {}
+
+
+def _directory() -> Path:
+    return Path(os.environ[SHARED], "classes")
+
+
+def _is_first() -> bool:
+    with suppress(FileExistsError):
+        _directory().mkdir()
+        return True
+    return False
+
+
+def make() -> None:
+    directory = _directory()
+    ours = {"data_dir": directory.parent / "training", "class_archives": directory, "java_home": None}
+    settings = Settings().model_copy(update=ours)  # the environment would outrank arguments
+    anyio.run(classes.make, settings, java.find(settings))
+
+
+if __name__ == "__main__":
+    make()

@@ -13,11 +13,13 @@ from dataflowd.embedded import java
 from dataflowd.engine import classes
 from dataflowd.engine.runner import Runner
 from dataflowd.runner.session import JAVA_OPTIONS
+from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
     from dataflowd.embedded.java import Java
     from dataflowd.settings import Settings
 
+MAKING_SECONDS = 600.0  # it takes what time the other tests leave
 SPARK = {"spark.driver.memory": "512m"}
 
 
@@ -51,6 +53,7 @@ async def test_every_runner_maps_the_archive_that_was_made(
     if class_archives is None:
         assert classes.applied(SPARK, path) == SPARK
         await classes.make(shared, found)
+    eventually(path.exists, seconds=MAKING_SECONDS)
     assert list(path.parent.iterdir()) == [path]
     assert str(path) in await _maps(shared, found, reuse=2)
     assert str(path) in await _maps(shared, found, reuse=1)
