@@ -22,7 +22,7 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 install: $(VENV)/installed  ## .venv with everything that tests and the demo need
 
 test: install    ## all tests, by two processes; WORKERS=n for others, 0 for none beside pytest itself
-	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadscope --no-loadscope-reorder
 
 # SQL has rules but no formatter: those that exist take a PL/pgSQL body for one string and leave it as it is.
 lint: install    ## ruff, mypy, rules for sql/
