@@ -263,6 +263,28 @@ def test_every_other_end_is_told_with_its_status_and_last_lines(scripts: Scripts
     assert TOLD not in str(ended)
 
 
+FILTERED = """
+import os, time
+from dataflowd import script, supervise
+leave = os.setsid
+os.setsid = lambda: (time.sleep(0.2), leave())
+script.filter_output(["canary"])
+print("a canary, and in its session", supervise.alive_in_session(os.getpid()))
+"""
+
+
+def test_what_filters_the_output_of_a_script_is_not_killed_with_what_the_script_leaves() -> None:
+    """However late the filter is: its session is another one before the script begins."""
+    told = subprocess.run(
+        [sys.executable, "-c", FILTERED],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == "a ***, and in its session []\n"
+
+
 def test_a_script_that_asks_for_a_later_time_spends_no_try(scripts: Scripts) -> None:
     scripts.declare(
         '#!/bin/sh\necho . >> tries; [ $(wc -l < tries) -gt 3 ] || exit 75\necho 1 > "$clean_location/part"\n'
