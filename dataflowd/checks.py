@@ -3,7 +3,8 @@
 What a row can answer is asked in one `observe` on the write, together with the row count, so that validating costs no
 second scan: how many rows break any check. Which one, how often and by what value is looked up in what was written, and
 only then: a count for each check, and a least value, would cost the good chunks more than the question itself. Where a
-file does not tell exactly what was written (an empty text in CSV is NULL), each check has its count.
+file does not tell exactly what was written (an empty text in CSV is NULL), each check has its count. Of a large Parquet
+file even that question is left to what the file itself tells (dataflowd.runner.afterwards).
 
 Two kinds cannot be counted on the way: `unique` needs an exact distinct count, which Spark refuses inside observe (its
 sketches are approximate, and nearly unique is not unique), and custom functions may ask anything. These look at what
@@ -59,13 +60,17 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class ColumnCheck:
-    """How many rows break a rule about one column, and one value that does."""
+    """A rule about the values of one column."""
 
-    name: str
+    rule: str
     severity: str
     column: str
     violated: Column
     expected: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.rule}({self.column})"
 
 
 def column_checks(checks: Mapping[str, Any], schema: StructType, dataset: str) -> list[ColumnCheck]:
@@ -84,22 +89,22 @@ def _column_checks(checks: Mapping[str, Any], names: Sequence[str], dataset: str
         require(names, name, "not_null", dataset)
         # As text it is one call into the JVM, where building it takes several.
         violated = F.expr(f"{quoted(name)} IS NULL")
-        yield ColumnCheck(f"not_null({name})", not_null["severity"], name, violated, "no NULL")
+        yield ColumnCheck("not_null", not_null["severity"], name, violated, "no NULL")
     for name, check in checks.get("accepted_values", {}).items():
         violated = ~column("accepted_values", name).isin(check["values"])
         expected = "one of " + ", ".join(map(str, check["values"]))
-        yield ColumnCheck(f"accepted_values({name})", check["severity"], name, violated, expected)
+        yield ColumnCheck("accepted_values", check["severity"], name, violated, expected)
     for name, check in checks.get("range", {}).items():
         value = column("range", name)
         bounds = [("min", value < F.lit(check["min"]))] if "min" in check else []
         bounds += [("max", value > F.lit(check["max"]))] if "max" in check else []
         violated = bounds[0][1] if len(bounds) == 1 else bounds[0][1] | bounds[1][1]
         expected = ", ".join(f"{bound} {check[bound]}" for bound, _ in bounds)
-        yield ColumnCheck(f"range({name})", check["severity"], name, violated, expected)
+        yield ColumnCheck("range", check["severity"], name, violated, expected)
     for name, check in checks.get("regex", {}).items():
         whole = rf"\A(?:{check['pattern']})\z"
         violated = ~column("regex", name).cast("string").rlike(whole)
-        yield ColumnCheck(f"regex({name})", check["severity"], name, violated, f"matches {check['pattern']}")
+        yield ColumnCheck("regex", check["severity"], name, violated, f"matches {check['pattern']}")
 
 
 def aggregates(compiled: Sequence[ColumnCheck], *, together: bool = False) -> list[Column]:
@@ -108,9 +113,13 @@ def aggregates(compiled: Sequence[ColumnCheck], *, together: bool = False) -> li
 
     rows = F.expr(f"count(1) AS {ROWS}")
     if together and len(compiled) > 1:
-        return [rows, F.count_if(reduce(or_, (check.violated for check in compiled))).alias(BROKEN)]
+        return [rows, F.count_if(any_broken(compiled)).alias(BROKEN)]
     counts = [F.count_if(check.violated).alias(f"violations{index}") for index, check in enumerate(compiled)]
     return [rows, *counts]
+
+
+def any_broken(compiled: Sequence[ColumnCheck]) -> Column:
+    return reduce(or_, (check.violated for check in compiled))
 
 
 def examples(compiled: Sequence[ColumnCheck], observed: Mapping[str, Any]) -> list[Column]:
@@ -119,7 +128,7 @@ def examples(compiled: Sequence[ColumnCheck], observed: Mapping[str, Any]) -> li
 
     found = []
     for index, check in enumerate(compiled):
-        if observed[f"violations{index}"] and not check.name.startswith("not_null"):
+        if observed[f"violations{index}"] and check.rule != "not_null":
             value = F.left(F.col(quoted(check.column)).cast("string"), F.lit(EXAMPLE_CHARACTERS))
             found.append(F.min(F.when(check.violated, value)).alias(f"example{index}"))
     return found

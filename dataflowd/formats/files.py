@@ -173,6 +173,15 @@ def rows_of(kind: str, locations: list[str]) -> int | None:
     return None if None in rows else sum(count or 0 for count in rows)
 
 
+def local_bytes(location: str) -> int:
+    """Of the files there; 0 where this host does not hold them."""
+    path = paths.local(location)
+    try:
+        return sum(file.bytes for file in local_listing(path)) if path is not None else 0
+    except OSError:
+        return 0
+
+
 def leftovers(spark: SparkSession, location: str) -> bool:
     """Whether a committer has left unfinished files: then the listing cannot be trusted."""
     return exists(spark, f"{location}/_temporary")

@@ -17,7 +17,7 @@ from dataflowd import checks, formats, paths, published
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
 from dataflowd.order import attempt_location
-from dataflowd.runner import jobcode
+from dataflowd.runner import afterwards, jobcode
 from dataflowd.runner.explain import fault
 from dataflowd.sdk import quarantine
 from dataflowd.sdk.context import Context, Reporter
@@ -179,11 +179,13 @@ def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.Ch
 
 def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
     """What was observed, check by check."""
-    if not item.observed.get(checks.BROKEN, 0):
+    is_broken = item.observed.get(checks.BROKEN, 0) if item.is_asked else _is_broken(ctx, item)
+    if not is_broken:
         return dict.fromkeys((f"violations{index}" for index in range(len(item.compiled))), 0) | item.observed
     row = _stored(ctx, item).agg(*checks.aggregates(item.compiled)).first()
     counts = {} if row is None else row.asDict(recursive=False)
-    if max((count for name, count in counts.items() if name != checks.ROWS), default=0) == 0:
+    is_found = any(count for name, count in counts.items() if name != checks.ROWS)
+    if item.is_asked and not is_found:
         raise AttemptError(
             "WRONG_DATA",
             f"{item.dataset.name}: {item.observed[checks.BROKEN]} rows broke a check as they were written, "
@@ -191,6 +193,12 @@ def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
             "the job's rows differ from one look to the next: make it deterministic, then resubmit",
         )
     return counts
+
+
+def _is_broken(ctx: Context, item: Written) -> bool:
+    path = paths.local(item.location)
+    assert path is not None  # noqa: S101 - only of such files the checks are left for later
+    return afterwards.is_broken(ctx.spark, path, item.schema, item.compiled, rows=lambda: _stored(ctx, item))
 
 
 def _examples(ctx: Context, item: Written, observed: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LARGE_BYTES = 32 * 1024 * 1024  # about where asking each row costs more than opening the files
+
 
 class Reporter(Protocol):
     """Where a job's words go while it runs."""
@@ -71,6 +73,7 @@ class Written:
     checks: Mapping[str, Any]
     compiled: list[declared_checks.ColumnCheck]
     observed: dict[str, Any]
+    is_asked: bool = True  # the rows were asked for its checks as they were written
     is_adopted: bool = False  # it lies where it will be, and somebody else has put it there
 
     @property
@@ -219,7 +222,7 @@ class Context:
             counts = [*self._counts.values(), *(watch for _, watch in self._passages)]
             for watch in [*counts, *(one.watch for one in self._sieves)]:
                 watch.expire()
-        watch, describe = self._observed(output, frame)
+        watch, describe = self._observed(output, frame, is_asked=not self._is_told_by_files(output))
         location = self._store(watch.frame, output)
         self._written[name] = describe(location)
 
@@ -288,7 +291,9 @@ class Context:
         """Of all inputs that the job has read, where their rows are known."""
         return sum(rows or 0 for name, rows in self.input_rows().items() if name in self._read)
 
-    def _observed(self, output: Output, frame: DataFrame) -> tuple[Watch, Callable[[str], Written]]:
+    def _observed(
+        self, output: Output, frame: DataFrame, *, is_asked: bool = True
+    ) -> tuple[Watch, Callable[[str], Written]]:
         """The frame with its checks on it, and what to call with its location when it was written."""
         declared = dict(output.dataset.checks)
         if output.dataset.columns and "schema" not in declared:
@@ -296,20 +301,36 @@ class Context:
         compiled = declared_checks.column_checks(declared, frame.schema, output.name)
         for column in declared.get("unique", {}).get("columns", []):
             declared_checks.require(frame.columns, column, "unique", output.name)
-        watch = Watch(
-            frame,
-            declared_checks.aggregates(compiled, together=output.dataset.format in files.WITH_FOOTERS),
-        )
+        together = output.dataset.format in files.WITH_FOOTERS
+        watch = Watch(frame, declared_checks.aggregates(compiled if is_asked else [], together=together))
         began = time.monotonic()
 
         def describe(location: str) -> Written:
             node = self._nodes.setdefault(f"write {output.name}", Node(f"write {output.name}"))
-            found = Written(output.dataset, location, frame.schema, declared, compiled, watch.values())
+            found = Written(
+                output.dataset, location, frame.schema, declared, compiled, watch.values(), is_asked=is_asked
+            )
             node.count(successes=found.rows)
             node.seconds += time.monotonic() - began
             return found
 
         return watch, describe
+
+    def _is_told_by_files(self, output: Output) -> bool:
+        """Whether the checks can wait for what the files tell. A small chunk is done before they would be opened."""
+        is_plain = output.dataset.format == "parquet" and self.order.trial is None
+        is_local = output.location is not None and paths.local(output.location) is not None
+        return is_plain and is_local and self._bytes_read() >= LARGE_BYTES
+
+    def _bytes_read(self) -> int:
+        """Of the inputs that the job has read, as far as they are files of this host."""
+        sources = (self.order.inputs[name] for name in self._read if name not in self.frames)
+        return sum(
+            files.local_bytes(chunk.location)
+            for source in sources
+            for chunk in source.chunks
+            if chunk.batch is None and chunk.location is not None and source.dataset.format in formats.FILES
+        )
 
     def _adoptable(self, output: Output) -> str:
         if output.dataset.format in formats.TABLES:

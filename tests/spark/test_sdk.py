@@ -10,10 +10,10 @@ import pytest
 from pydantic import BaseModel
 
 import dataflowd.flow
-from dataflowd import Context, job, jobs, node
+from dataflowd import Context, checks, job, jobs, node
 from dataflowd.faults import AttemptError
 from dataflowd.flow.model import Dataset
-from dataflowd.runner import jobcode
+from dataflowd.runner import afterwards, jobcode
 from dataflowd.sdk import quarantine as sieves
 from dataflowd.settings import Settings
 from dataflowd.testing import run_job
@@ -162,8 +162,9 @@ def test_a_spark_sql_file_may_wait_for_a_calendar_which_has_nothing_to_read(
     ]
 
 
+@pytest.mark.parametrize("is_large", [False, True])
 def test_checks_are_judged_with_what_was_observed_and_its_limit(
-    spark: SparkSession, numbers: DataFrame
+    spark: SparkSession, numbers: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
     warn = {"severity": "warn"}
     declared = {
@@ -177,8 +178,17 @@ def test_checks_are_judged_with_what_was_observed_and_its_limit(
         "schema": {"columns": "id bigint, digit bigint", **warn},
         "row_count": {"input": "numbers", "tolerance": 0, **warn},
     }
+    given: DataFrame | Path = numbers
+    if is_large:
+        monkeypatch.setattr("dataflowd.sdk.context.LARGE_BYTES", 1)
+        given = tmp_path / "raw"
+        numbers.write.parquet(str(given))
     ran = run_job(
-        forward, spark, {"numbers": numbers}, ["out"], datasets={"out": dataset("out", checks=declared)}
+        forward,
+        spark,
+        {"numbers": given},
+        ["out"],
+        datasets={"numbers": dataset("numbers"), "out": dataset("out", checks=declared)},
     )
     observed = {check["name"]: (check["passed"], check["observed"]) for check in ran.checks}
     assert observed == {
@@ -196,6 +206,73 @@ def test_checks_are_judged_with_what_was_observed_and_its_limit(
     expected = {check["name"]: check["expected"] for check in ran.checks}
     assert expected["min_rows"] == "at least 101"
     assert expected["row_count"] == "100 rows of numbers"
+
+
+OF_ALL_KINDS = """
+    SELECT id AS number, cast(id - 20 AS tinyint) AS small, cast(id - 7 AS decimal(9,2)) AS price,
+        cast(id AS decimal(30,4)) AS large, date_add(date'2026-01-01', cast(id AS int)) AS day,
+        timestamp_seconds(id) AS moment, if(id = 40, double('NaN'), cast(id AS double)) AS share,
+        'x' || id % 3 AS word, uuid() AS unique_word, if(id = 13, NULL, 'y') AS missing, cast(NULL AS int) AS nothing,
+        if(id < 50, NULL, id) AS late, 'x' || id % 2 AS `dotted.word`, named_struct('word', id) AS dotted
+    FROM range(0, 100, 1, 3)
+"""
+
+
+@pytest.fixture(scope="module")
+def of_all_kinds(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    files = tmp_path_factory.mktemp("kinds") / "files"
+    spark.sql(OF_ALL_KINDS).write.parquet(str(files))
+    return files
+
+
+@pytest.mark.parametrize(
+    ("rule", "broken", "by"),
+    [
+        ({"not_null": {"columns": ["missing"]}}, True, "files"),
+        ({"not_null": {"columns": ["number", "moment", "share"]}}, False, "files"),
+        ({"not_null": {"columns": ["dotted.word"]}}, False, "rows"),
+        ({"not_null": {"columns": ["dotted"]}}, False, "rows"),
+        ({"range": {"number": {"min": 0, "max": 99}}}, False, "files"),
+        ({"range": {"number": {"min": 0, "max": 98}}}, True, "files"),
+        ({"range": {"small": {"min": -19}}}, True, "files"),
+        ({"range": {"price": {"min": -7, "max": 92}, "large": {"max": 99}}}, False, "files"),
+        ({"range": {"price": {"max": 91.99}}}, True, "files"),
+        ({"range": {"day": {"max": "2026-04-10"}}}, False, "files"),
+        ({"range": {"day": {"max": "2026-04-09"}}}, True, "files"),
+        ({"range": {"moment": {"max": "1970-01-01T00:01:39"}}}, False, "rows"),
+        ({"range": {"share": {"max": 1000}}}, True, "rows"),  # NaN is greater
+        ({"range": {"late": {"min": 50}, "nothing": {"min": 5}}}, False, "files"),
+        ({"range": {"word": {"max": "x2"}}}, False, "rows"),
+        ({"range": {"unique_word": {"max": "g"}}}, False, "rows"),
+        ({"accepted_values": {"word": {"values": ["x0", "x1", "x2"]}}}, False, "files"),
+        ({"accepted_values": {"word": {"values": ["x0", "x1"]}}}, True, "files"),
+        ({"accepted_values": {"small": {"values": [1]}}}, True, "rows"),
+        ({"regex": {"word": {"pattern": "x[0-2]"}, "missing": {"pattern": "y"}}}, False, "files"),
+        ({"regex": {"word": {"pattern": "x[0-1]"}}}, True, "files"),
+        ({"regex": {"unique_word": {"pattern": "[0-9a-f-]+"}}}, False, "rows"),
+        ({"regex": {"dotted.word": {"pattern": "x0"}}}, True, "rows"),
+        ({"range": {"number": {"min": 0}}, "regex": {"unique_word": {"pattern": "x"}}}, True, "rows"),
+    ],
+)
+def test_what_files_tell_of_their_columns_is_what_all_rows_would(
+    spark: SparkSession, of_all_kinds: Path, rule: dict[str, Any], broken: bool, by: str
+) -> None:
+    declared = {
+        name: check | {"severity": "error"}
+        if name == "not_null"
+        else {column: one | {"severity": "error"} for column, one in check.items()}
+        for name, check in rule.items()
+    }
+    stored, looked = spark.read.parquet(str(of_all_kinds)), []
+    compiled = checks.column_checks(declared, stored.schema, "out")
+
+    def rows() -> DataFrame:
+        looked.append("rows")
+        return stored
+
+    assert afterwards.is_broken(spark, of_all_kinds, stored.schema, compiled, rows) is broken
+    assert bool(stored.where(checks.any_broken(compiled)).count()) is broken
+    assert bool(looked) is (by == "rows")
 
 
 def test_the_files_of_an_input_tell_its_rows_and_a_broken_one_is_told_by_spark(
