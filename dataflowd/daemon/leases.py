@@ -97,9 +97,10 @@ async def _restore(state: State) -> None:
     if not await state.claims.renew():
         await _begin_again(state)
         return
+    await state.claims.serve(state.serves())
+    # A claim may go on as soon as there is a session: between this answer and the comparison nothing is awaited.
     ours = {attempt.attempt: attempt for attempt in await state.claims.retake()}
     state.lease_proven = asked + state.settings.lease
-    await state.claims.serve(state.serves())
     for number, running in list(state.running.items()):
         if number not in ours:
             running.stop("its claim was lost with the connection")

@@ -75,7 +75,7 @@ class Extent:
 
 
 FULL = Extent(
-    chunks=200, rounds=4, warm_up=40, heap_after=500, submits=10, large_rows=5_000_000, large_rounds=3
+    chunks=200, rounds=4, warm_up=200, heap_after=500, submits=10, large_rows=5_000_000, large_rounds=3
 )
 QUICK = Extent(chunks=20, rounds=2, warm_up=10, heap_after=50, submits=2, large_rows=500_000, large_rounds=2)
 

@@ -484,9 +484,10 @@ def on_a_terminal(
     """What the command draws on a terminal so wide, and its exit status."""
     leader, follower = pty.openpty()
     ioctl(follower, termios.TIOCSWINSZ, pack("HHHH", 40, columns, 0, 0))
+    ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
         [CTL, *arguments],
-        env=os.environ | {"TERM": "xterm-256color"} | env,
+        env=ours | {"TERM": "xterm-256color"} | env,
         stdin=follower,
         stdout=follower,
         stderr=follower,

@@ -22,6 +22,7 @@ from dataflowd.tables import catalog, reading
 from dataflowd.tables.place import table_of
 from dataflowd.tables.slices import Conditions
 from dataflowd.tables.splitting import TableSource
+from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,6 +45,10 @@ ROWS = [
     (5, 'O\'Neil "x" %s {} ü', None),
 ]
 COLUMNS = "id int, name text, day date"
+OTHER_SESSIONS = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
 
 
 def split_table(warehouse: Warehouse, dataset: Dataset, split: Split) -> list[dict[str, Any]]:
@@ -172,6 +177,8 @@ def test_a_batch_of_5000_is_read_by_the_index_however_large_the_table(
 
 
 def _pages(warehouse: Warehouse) -> int:
+    """All that were touched until now: a session counts what it touched when it ends."""
+    eventually(lambda: warehouse.do(OTHER_SESSIONS) == [(0,)])
     warehouse.do("SELECT pg_stat_force_next_flush()")
     [[pages]] = warehouse.do(
         "SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit FROM pg_statio_user_tables WHERE relname = 'source'"
