@@ -53,9 +53,10 @@ def class_archives(request: pytest.FixtureRequest) -> Iterator[Path | None]:
 
 
 def variables() -> dict[str, str]:
-    """For a daemon's environment."""
-    directory = _directory()
-    return {"DATAFLOW_CLASS_ARCHIVES": str(directory)} if any(directory.glob("*.jsa")) else {}
+    """For a daemon's environment; benches and chaos have daemons too, and nothing of this."""
+    if SHARED not in os.environ or not any(_directory().glob("*.jsa")):
+        return {}
+    return {"DATAFLOW_CLASS_ARCHIVES": str(_directory())}
 
 
 def _directory() -> Path:
