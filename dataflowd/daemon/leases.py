@@ -93,6 +93,15 @@ async def _prolong(state: State) -> None:
 
 async def _restore(state: State) -> None:
     await state.claims.link.open()
+    try:
+        await _retake(state)
+    except (psycopg.Error, LostLinkError, TimeoutError):
+        # Half restored it would pass for a good one: its claims would be refused, and nothing would restore it.
+        await state.claims.link.close()
+        raise
+
+
+async def _retake(state: State) -> None:
     asked = time.monotonic()
     if not await state.claims.renew():
         await _begin_again(state)

@@ -272,6 +272,22 @@ def test_a_cut_connection_costs_no_attempt(
     eventually(lambda: shop.count("READY") == 5)
 
 
+def test_a_session_that_could_not_be_restored_whole_is_restored_again(
+    shop: Shop, start_daemon: StartDaemon, wire: Relay, dsn: str
+) -> None:
+    """Somebody holds the daemon's row while it comes back; a session that is half its own claims nothing."""
+    shop.job("true")
+    env = {"DATAFLOW_DSN": wire.dsn, "DATAFLOW_STATEMENT_TIMEOUT": "1", "DATAFLOW_POLL": "1"}
+    daemon = start_daemon(env=env)
+    with psycopg.connect(dsn) as somebody:
+        somebody.execute("SELECT FROM dataflow.daemon FOR UPDATE")
+        wire.reset()
+        daemon.said("lease.unproven", times=2)
+    shop.ready(1)
+    eventually(lambda: shop.count("READY") == 1)
+    assert daemon.events("lease.retaken")
+
+
 def test_results_are_kept_while_the_database_is_away(
     shop: Shop, start_daemon: StartDaemon, wire: Relay, tmp_path: Path
 ) -> None:
