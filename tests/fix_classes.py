@@ -28,15 +28,11 @@ SHARED = "DATAFLOWD_TESTS"  # the variable that names a directory of all process
 ENOUGH = 30  # tests in tests/spark
 
 
-def pytest_configure() -> None:
-    """In the process that starts the others."""
+def pytest_configure(config: pytest.Config) -> None:
+    """In the process that starts the others, and removes the directory in the end."""
     if SHARED not in os.environ:
         os.environ[SHARED] = tempfile.mkdtemp(prefix="dataflowd-shared-")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        shutil.rmtree(os.environ.pop(SHARED))
+        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True))
 
 
 @pytest.fixture(scope="session", autouse=True)

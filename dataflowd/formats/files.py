@@ -83,7 +83,7 @@ def read(
     )
     if dataset.format not in WITH_BROKEN_RECORDS:
         is_plain = dataset.format == "parquet" and not dataset.options
-        known = dataset.columns or (_written_schema(locations) if is_plain else None)
+        known = schema or dataset.columns or (_written_schema(locations) if is_plain else None)
         return (reader.schema(known) if known else reader).load(locations)
     if schema is None and not dataset.columns:
         schema = reader.load(locations).schema

@@ -1,84 +1,110 @@
 """What Parquet files tell about a column without a look at each row: how many values are NULL, the least and the greatest
 of each group of rows, and of texts with a dictionary all that occur.
 
-A rule about single values holds for a column when it holds for the values that stand for it.
+A rule about single values holds for a column when it holds for the values that stand for it. Whatever the files do not
+tell, or tell in a way that is not understood here, is not known: the rows have to be asked.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from dataflowd.formats import files
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection
     from pathlib import Path
 
 MOST_VALUES = 100_000
-EARLIEST_YEAR = 1900
-PLAIN = "PLAIN"  # the encoding of a page that does without the dictionary
+# With any other encoding there may be pages that do without the dictionary. RLE and BIT_PACKED say where NULLs are.
+OF_A_DICTIONARY = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
 
 
 @dataclass
 class Summary:
-    """Of one column over all files; None for what they do not tell."""
+    """Of one column over all files; None for what is not known."""
 
     nulls: int | None = 0
-    bounds: list[Any] | None = field(default_factory=list)
-    values: list[Any] | None = field(default_factory=list)
+    bounds: set[Any] | None = field(default_factory=set)
+    values: set[Any] | None = field(default_factory=set)
+
+    def forget(self) -> None:
+        self.nulls = self.bounds = self.values = None
 
 
-def summaries(path: Path, wanted: Mapping[str, bool]) -> dict[str, Summary]:
-    """Of these columns of files below the path; with their values where that is True, which costs a look at their pages."""
-    from pyarrow import parquet  # noqa: PLC0415
+def summaries(
+    path: Path, columns: Collection[str], *, bounded: Collection[str], listed: Collection[str]
+) -> dict[str, Summary]:
+    """Of columns of the files below the path. Their bounds and their values are looked up where they are asked for."""
+    import pyarrow as pa  # noqa: PLC0415
 
-    found = {name: Summary() for name in wanted}
-    listed = [name for name, with_values in wanted.items() if with_values]
-    for file in sorted(path.rglob("*.parquet")):
-        with parquet.ParquetFile(file, read_dictionary=listed) as opened:
-            leaves = [opened.schema.column(index).path for index in range(len(opened.schema))]
-            for name, summary in found.items():
-                # A dot may be a part of a name, or stand before a field of a structure.
-                position = leaves.index(name) if name in leaves and "." not in name else None
-                for group in range(opened.num_row_groups):
-                    _add(summary, opened, group, position)
-                if name not in listed:
-                    summary.values = None
+    found = {
+        name: Summary(
+            bounds=set() if name in bounded else None,
+            values=set() if name in listed else None,
+        )
+        for name in columns
+    }
+    try:
+        for file in files.local_listing(path):
+            _add_file(found, path / file.path)
+    except (OSError, pa.ArrowException, ValueError, OverflowError):
+        for summary in found.values():
+            summary.forget()
     return found
 
 
-def _add(summary: Summary, file: Any, group: int, position: int | None) -> None:
-    chunk: Any = None if position is None else file.metadata.row_group(group).column(position)
-    statistics = None if position is None else chunk.statistics
+def _add_file(found: dict[str, Summary], file: Path) -> None:
+    from pyarrow import parquet  # noqa: PLC0415
+
+    metadata = parquet.read_metadata(file)
+    leaves = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    for name, summary in found.items():
+        # A dot may be a part of a name, or stand before a field of a structure.
+        if name not in leaves or "." in name:
+            summary.forget()
+            continue
+        chunks = [
+            metadata.row_group(group).column(leaves.index(name)) for group in range(metadata.num_row_groups)
+        ]
+        for chunk in chunks:
+            _add(summary, chunk)
+        if summary.values is not None:
+            _add_values(summary, file, name, chunks)
+
+
+def _add(summary: Summary, chunk: Any) -> None:
+    statistics = chunk.statistics
     if statistics is None or not statistics.has_null_count:
-        summary.nulls = summary.bounds = summary.values = None
+        summary.forget()
         return
     if summary.nulls is not None:
         summary.nulls += statistics.null_count
-    if chunk.num_values == statistics.null_count:
-        return
-    if summary.bounds is not None:
-        is_told = statistics.has_min_max and _is_exact(statistics.min)
-        summary.bounds = [*summary.bounds, statistics.min, statistics.max] if is_told else None
-    if summary.values is not None:
-        is_told = chunk.has_dictionary_page and PLAIN not in chunk.encodings
-        more = _dictionary(file, group, chunk.path_in_schema) if is_told else None
-        summary.values = None if more is None else [*summary.values, *more]
+    if summary.bounds is not None and chunk.num_values > statistics.null_count:
+        if statistics.has_min_max:
+            summary.bounds |= {statistics.min, statistics.max}
+        else:
+            summary.bounds = None
 
 
-def _is_exact(bound: Any) -> bool:
-    """Bounds of a text may be cut, those of a float hide a NaN, and a day of long ago depends on the calendar."""
-    return type(bound) in (int, Decimal) or (type(bound) is dt.date and bound.year >= EARLIEST_YEAR)
-
-
-def _dictionary(file: Any, group: int, name: str) -> list[Any] | None:
+def _add_values(summary: Summary, file: Path, name: str, chunks: list[Any]) -> None:
     import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415
 
-    column = file.read_row_group(group, columns=[name]).column(0)
-    if not pa.types.is_dictionary(column.type):
-        return None
-    dictionaries = [chunk.dictionary for chunk in column.chunks]
-    if sum(map(len, dictionaries)) > MOST_VALUES:
-        return None
-    return [value for dictionary in dictionaries for value in dictionary.to_pylist()]
+    with parquet.ParquetFile(file, read_dictionary=[name]) as opened:
+        for group, chunk in enumerate(chunks):
+            if summary.values is None or chunk.num_values == chunk.statistics.null_count:
+                continue
+            is_told = chunk.has_dictionary_page and set(chunk.encodings) <= OF_A_DICTIONARY
+            column = opened.read_row_group(group, columns=[name]).column(0) if is_told else None
+            if column is None or not pa.types.is_dictionary(column.type):
+                summary.values = None
+                continue
+            for piece in column.chunks:
+                summary.values.update(
+                    piece.dictionary.to_pylist() if len(piece.dictionary) <= MOST_VALUES else ()
+                )
+                if max(len(summary.values), len(piece.dictionary)) > MOST_VALUES:
+                    summary.values = None
+                    break

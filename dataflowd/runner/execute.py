@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dataflowd import checks, formats, paths, published
@@ -150,10 +151,7 @@ def validate(ctx: Context) -> dict[str, Any]:
 
 def _preview(ctx: Context, most: int) -> dict[str, list[Any]]:
     """The first rows of each output, as JSON can carry them."""
-    frames = {
-        name: files.read_back(ctx.spark, item.dataset, item.location, item.schema)
-        for name, item in ctx.written().items()
-    }
+    frames = {name: _stored(ctx, item) for name, item in ctx.written().items()}
     return {
         name: [json.loads(row[0]) for row in frame.limit(most).selectExpr("to_json(struct(*))").collect()]
         for name, frame in frames.items()
@@ -211,7 +209,10 @@ def _stored(ctx: Context, item: Written) -> DataFrame:
     """What was written, as nobody else sees it yet."""
     if item.dataset.format in formats.TABLES:
         return ctx.stored(item.dataset, item.location, is_staged=not item.is_adopted)
-    return files.read_back(ctx.spark, item.dataset, item.location, item.schema)
+    is_plain = item.dataset.format in files.WITH_FOOTERS and not item.is_adopted
+    # Options say how a reader is to read it; these files are as they were written.
+    dataset = replace(item.dataset, options={}) if is_plain else item.dataset
+    return files.read_back(ctx.spark, dataset, item.location, item.schema)
 
 
 def _duplicates(ctx: Context, item: Written, columns: list[str]) -> int:

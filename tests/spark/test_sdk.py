@@ -213,7 +213,8 @@ OF_ALL_KINDS = """
         cast(id AS decimal(30,4)) AS large, date_add(date'2026-01-01', cast(id AS int)) AS day,
         timestamp_seconds(id) AS moment, if(id = 40, double('NaN'), cast(id AS double)) AS share,
         'x' || id % 3 AS word, uuid() AS unique_word, if(id = 13, NULL, 'y') AS missing, cast(NULL AS int) AS nothing,
-        if(id < 50, NULL, id) AS late, 'x' || id % 2 AS `dotted.word`, named_struct('word', id) AS dotted
+        if(id < 50, NULL, id) AS late, 'x' || id % 2 AS `dotted.word`, named_struct('word', id) AS dotted,
+        array('a', 'b') AS many, cast(X'e9' AS string) AS latin, date_add(date'9999-12-31', cast(id AS int)) AS far
     FROM range(0, 100, 1, 3)
 """
 
@@ -252,6 +253,12 @@ def of_all_kinds(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
         ({"regex": {"unique_word": {"pattern": "[0-9a-f-]+"}}}, False, "rows"),
         ({"regex": {"dotted.word": {"pattern": "x0"}}}, True, "rows"),
         ({"range": {"number": {"min": 0}}, "regex": {"unique_word": {"pattern": "x"}}}, True, "rows"),
+        # What Python cannot hold, Spark can.
+        ({"not_null": {"columns": ["latin", "far", "word"]}}, False, "files"),
+        ({"range": {"far": {"min": "2020-01-01"}}}, False, "rows"),
+        ({"range": {"far": {"max": "9999-12-31"}}}, True, "rows"),
+        ({"regex": {"latin": {"pattern": "x"}}}, True, "rows"),
+        ({"regex": {"many": {"pattern": ".*a.*"}}}, False, "rows"),
     ],
 )
 def test_what_files_tell_of_their_columns_is_what_all_rows_would(
@@ -273,6 +280,22 @@ def test_what_files_tell_of_their_columns_is_what_all_rows_would(
     assert afterwards.is_broken(spark, of_all_kinds, stored.schema, compiled, rows) is broken
     assert bool(stored.where(checks.any_broken(compiled)).count()) is broken
     assert bool(looked) is (by == "rows")
+
+
+def test_a_large_chunk_of_another_type_than_declared_breaks_its_schema_and_not_its_checks(
+    spark: SparkSession, numbers: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dataflowd.sdk.context.LARGE_BYTES", 1)
+    numbers.selectExpr("cast(id AS double) AS share").write.parquet(str(tmp_path / "raw"))
+    in_bounds = {"range": {"share": {"min": 0, "severity": "error"}}}
+    declared = {
+        "numbers": dataset("numbers"),
+        "out": dataset(
+            "out", columns="share decimal(9,2)", options={"pathGlobFilter": "none"}, checks=in_bounds
+        ),
+    }
+    with pytest.raises(AttemptError, match=r"^out: schema: observed share double, expected share decimal"):
+        run_job(forward, spark, {"numbers": tmp_path / "raw"}, ["out"], datasets=declared)
 
 
 def test_the_files_of_an_input_tell_its_rows_and_a_broken_one_is_told_by_spark(
