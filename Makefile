@@ -21,8 +21,10 @@ $(VENV)/installed: pyproject.toml $(CONSTRAINTS)
 
 install: $(VENV)/installed  ## .venv with everything that tests and the demo need
 
+# Daemons and JVMs of two tests share two cores: one that fails beside another is asked again alone, and both are told.
 test: install    ## all tests, by two processes; WORKERS=n for others, 0 for none beside pytest itself
-	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadscope --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadscope --no-loadscope-reorder || \
+		{ test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none; }
 
 # SQL has rules but no formatter: those that exist take a PL/pgSQL body for one string and leave it as it is.
 lint: install    ## ruff, mypy, rules for sql/

@@ -537,7 +537,9 @@ def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
         assert anyio.run(live, number) == 0
         if number == 0:  # what is made once stays
             before = open_files(), threading.active_count()
-    assert (open_files(), threading.active_count()) == before
+    # Fewer, when something of an earlier test has come to its end meanwhile.
+    assert open_files() <= before[0]
+    assert threading.active_count() <= before[1]
     assert shop.outcomes() == ["DONE"] * 50
     assert (
         shop.value("SELECT count(*) FROM dataflow.event WHERE kind = 'daemon' AND to_status = 'STOPPED'")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +106,9 @@ def shop(world: World, settings: Settings, tmp_path: Path) -> dict[str, str]:
 
 
 def command_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+    return ""  # it has ended meanwhile
 
 
 def leftovers(temporary_directory: Path) -> list[Path]:
