@@ -1,6 +1,8 @@
-"""One archive of Spark's classes for the daemons of a test session, where enough tests start Spark to be worth it.
+"""What makes the many short-lived JVMs of a test session cheap.
 
-It is made beside the tests, once for all their processes, and used from the moment at which it is there.
+One archive of Spark's classes for the daemons, where enough tests start Spark to be worth it: made beside the tests, once for
+all their processes, and used from the moment at which it is there. And no second compiler: it costs as much as all the rest
+of a JVM which ends before it could pay, and in a session there are hundreds of them.
 """
 
 from __future__ import annotations
@@ -26,13 +28,20 @@ if TYPE_CHECKING:
 
 SHARED = "DATAFLOWD_TESTS"  # the variable that names a directory of all processes of a test session
 ENOUGH = 30  # tests in tests/spark
+CONF_VARIABLE = "SPARK_CONF_DIR"  # of Spark's own; daemons hand it on to runners
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1\n"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """In the process that starts the others, and removes the directory in the end."""
-    if SHARED not in os.environ:
-        os.environ[SHARED] = tempfile.mkdtemp(prefix="dataflowd-shared-")
-        config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True))
+    if SHARED in os.environ:
+        return
+    os.environ[SHARED] = tempfile.mkdtemp(prefix="dataflowd-shared-")
+    config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True))
+    conf = Path(os.environ[SHARED], "conf")
+    conf.mkdir()
+    (conf / "java-opts").write_text(JAVA_OPTIONS, encoding="utf-8")
+    os.environ.setdefault(CONF_VARIABLE, str(conf))
 
 
 @pytest.fixture(scope="session", autouse=True)
