@@ -26,7 +26,9 @@ def missing(name: str, chunk: Chunk) -> AttemptError:
     return AttemptError(
         "WRONG_DATA",
         f"{name}/{chunk.dataid} is READY, but there is nothing at {chunk.location}",
-        "restore it, or make it again: `dataflowctl resubmit` on its producer",
+        f"put it there; what was registered is registered again with `dataflowctl ready {name} {chunk.dataid}`"
+        if chunk.files is None
+        else "restore it, or make it again: `dataflowctl resubmit` on its producer",
     )
 
 

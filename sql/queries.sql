@@ -223,7 +223,8 @@ SELECT * FROM dataflow.pause_scopes(%(jobs)s::text[], %(dataset)s, %(daemon)s, %
 SELECT * FROM dataflow.limits WHERE %(scope)s::text IS NULL OR scope = %(scope)s ORDER BY scope <> 'global', scope;
 
 -- set_concurrency: attempts at a time in a scope
-SELECT dataflow.set_concurrency(%(scope)s, %(concurrency)s::integer);
+SELECT dataflow.set_concurrency(%(scope)s, %(concurrency)s::integer)
+WHERE CASE WHEN starts_with(%(scope)s, 'daemon:') THEN dataflow._known_daemon(substr(%(scope)s, 8)) IS NOT NULL ELSE true END;
 
 -- shed: stop what runs beyond a limit, or only show it
 SELECT * FROM dataflow.shed(%(scope)s, %(concurrency)s::integer, %(dry_run)s);

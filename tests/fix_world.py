@@ -110,7 +110,7 @@ class Daemon:
         pid = self.connection.info.backend_pid
         self.connection.close()
         with psycopg.connect(self.dsn, autocommit=True) as observer:
-            while observer.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone():
+            while observer.execute("SELECT pid FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone():
                 pass
 
     def reconnect(self) -> list[int]:

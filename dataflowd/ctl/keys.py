@@ -199,6 +199,8 @@ KEYS: dict[str, Shape] = {
             "jobid": "text",
             "dataid": "text?",
             "state": "text?",
+            "detail": "text?",
+            "remedy": "text?",
             "questions": f"list of {{{', '.join(ANSWER)}}}",
             "blockers": f"list of {{{', '.join(BLOCKER)}}}",
         },

@@ -37,7 +37,8 @@ def logs(  # noqa: PLR0913
     dataid: options.Dataid,
     *,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Which attempt of the run; default: the last.")
+        int | None,
+        typer.Option(min=1, help="Which attempt: its number in the run, or its id; default: the last."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the attempt ends.")] = False,
     explained: options.Explain = False,
@@ -53,7 +54,9 @@ def logs(  # noqa: PLR0913
 
     asked = call("attempts", jobid=job, dataid=dataid)
     found = ask(context, asked, explained=explained)
-    chosen = [row for row in found if attempt in (None, row["number"])]
+    chosen = [row for row in found if attempt in (None, row["number"])] or [
+        row for row in found if attempt == row["attempt"]
+    ]
     if not chosen:
         numbers = ", ".join(str(row["number"]) for row in found)
         raise NotFoundError(

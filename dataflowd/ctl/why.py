@@ -12,6 +12,8 @@ from dataflowd.ctl.output import State, bold, mark, say
 from dataflowd.ctl.show import as_json, cell, counted, folded
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dataflowd.ctl.ask import Row
 
 LAST_QUESTION = 5
@@ -41,24 +43,15 @@ def why(
     if dataid is None:
         blockers = ask(context, call("blockers", jobid=job), explained=explained)
         if json:
-            as_json({"jobid": job, "dataid": None, "state": None, "questions": [], "blockers": blockers})
+            as_json(_document(job, blockers=blockers))
             return
         _draw_blockers(job, blockers)
         return
     answers = ask(context, call("why", jobid=job, dataid=dataid), explained=explained)
-    if json:
-        questions = [row for row in answers if row["number"] > 0]
-        as_json(
-            {
-                "jobid": job,
-                "dataid": dataid,
-                "state": answers[0]["code"],
-                "questions": questions,
-                "blockers": [],
-            }
-        )
-        return
     stand, *questions = answers
+    if json:
+        as_json(_document(job, dataid, stand, questions))
+        return
     run = f"{job} {dataid}"
     said = f" is {stand['code']}: {cell(stand['detail'])}"
     say(bold(run) + folded(said, taken=len(run), indent=REMEDY))
@@ -67,6 +60,25 @@ def why(
     say()
     for row in questions:
         _draw(row, is_taken=stand["code"] in ("READY", "RUNNING"))
+
+
+def _document(
+    job: str,
+    dataid: str | None = None,
+    stand: Row | None = None,
+    questions: Sequence[Row] = (),
+    blockers: Sequence[Row] = (),
+) -> Row:
+    said = stand or {"code": None, "detail": None, "remedy": None}
+    return {
+        "jobid": job,
+        "dataid": dataid,
+        "state": said["code"],
+        "detail": said["detail"],
+        "remedy": said["remedy"],
+        "questions": list(questions),
+        "blockers": list(blockers),
+    }
 
 
 def _draw(row: Row, *, is_taken: bool) -> None:

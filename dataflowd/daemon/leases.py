@@ -106,7 +106,7 @@ async def _retake(state: State) -> None:
     if not await state.claims.renew():
         await _begin_again(state)
         return
-    await state.claims.serve(state.serves())
+    await state.claims.serve(state.served)
     # A claim may go on as soon as there is a session: between this answer and the comparison nothing is awaited.
     ours = {attempt.attempt: attempt for attempt in await state.claims.retake()}
     state.lease_proven = asked + state.settings.lease
@@ -149,7 +149,7 @@ async def _register(state: State) -> None:
     asked = time.monotonic()
     settings = state.settings
     await state.claims.register(state.hostname, os.getpid(), settings.lease, settings.environment)
-    await state.claims.serve(state.serves())
+    await state.claims.serve(state.served)
     state.lease_proven = asked + settings.lease
 
 

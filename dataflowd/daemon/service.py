@@ -234,7 +234,7 @@ async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
         if reload is not None:
             _adopt(state.settings, reload())
         await state.engine.reload()
-        await state.claims.serve(state.serves())
+        await state.claims.serve(state.served)
     except LostLinkError:
         _log.info("daemon.reloaded", note="the database will be told when it answers again")
     except DataflowError as error:
@@ -265,6 +265,7 @@ def _adopt(current: Settings, fresh: Settings) -> None:
 
 async def _drain(state: State) -> None:
     state.draining = True
+    state.tasks.start_soon(_tell_that_nothing_is_served, state)
     # What a claim brings that is on its way has to be stopped and given back as well.
     with anyio.move_on_after(STOP_SECONDS):
         while state.claiming:
@@ -282,6 +283,12 @@ async def _drain(state: State) -> None:
             await _until_empty(state)
     with anyio.move_on_after(FAREWELL_SECONDS), suppress(psycopg.Error, LostLinkError):
         await turner.turn_all(state)
+
+
+async def _tell_that_nothing_is_served(state: State) -> None:
+    """So that nobody who asks takes this daemon for one that would start a run."""
+    with suppress(psycopg.Error, LostLinkError, TimeoutError):
+        await state.claims.serve(state.served)
 
 
 async def _say_what_is_left(state: State) -> None:

@@ -120,6 +120,11 @@ class State:
     died: tuple[str, Exception] | None = None
 
     @property
+    def served(self) -> Sequence[str] | None:
+        """What the database is told that this daemon starts: nothing more, once it is stopping."""
+        return () if self.draining else self.serves()
+
+    @property
     def places(self) -> int:
         return 0 if self.paused or self.draining or self.is_sated else max(0, self.limit - len(self.running))
 

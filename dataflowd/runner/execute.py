@@ -67,6 +67,8 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         return result | {"outcome": "DONE"}
     except BaseException as error:  # noqa: BLE001 - sys.exit and cancellation in job code are results like any other
         said = fault(error)
+        for line in f"failed {said.code}: {said}".splitlines():
+            reporter.log(line)
         details = error.details if isinstance(error, AttemptError) else {}
         return result | {"code": said.code, "error": str(said), "retry": said.retry} | details
 

@@ -3,12 +3,12 @@
 
 CREATE OR REPLACE VIEW dataflow.daemons AS
 SELECT d.daemon::text, d.hostname, d.pid, d.environment, d.version, d.started, d.lease_until,
-    CASE WHEN d.stopped IS NOT NULL THEN 'STOPPED' WHEN d.lease_until < clock_timestamp() THEN 'LOST' ELSE 'ALIVE' END AS state,
+    CASE WHEN d.stopped IS NOT NULL THEN 'STOPPED' WHEN d.lease_until < clock_timestamp() THEN 'LOST' WHEN d.jobs = '{}' THEN 'IDLE' ELSE 'ALIVE' END AS state,
     coalesce(live.attempts, 0) AS running, c.concurrency, coalesce(c.paused, false) AS paused, d.lease_until - d.lease AS heard
 FROM dataflow.daemon d
 LEFT JOIN dataflow.control c ON c.scope = 'daemon:' || d.daemon
 LEFT JOIN (SELECT a.daemon, count(*) AS attempts FROM dataflow.attempt a WHERE a.ended IS NULL GROUP BY a.daemon) AS live ON live.daemon = d.daemon;
-COMMENT ON VIEW dataflow.daemons IS 'Every daemon that was ever seen: ALIVE, LOST (its lease ended without a word) or STOPPED, and what it runs';
+COMMENT ON VIEW dataflow.daemons IS 'Every daemon that was ever seen: ALIVE, IDLE (it starts nothing: it is stopping, or has no flow), LOST (its lease ended without a word) or STOPPED, and what it runs';
 
 CREATE OR REPLACE VIEW dataflow.limits AS
 WITH live AS MATERIALIZED (
@@ -42,7 +42,7 @@ SET enable_mergejoin = off
 SET jit = off
 AS $$
     WITH counted AS MATERIALIZED (
-        SELECT c.datasetid, c.jobid, c.chunks FROM dataflow.chunk_count c
+        SELECT c.datasetid, c.jobid, c.chunks FROM dataflow.chunk_count c JOIN dataflow.dataset d ON d.datasetid = c.datasetid AND d.retired IS NULL
         WHERE c.status = 'FAILED' AND (causes.jobid IS NULL OR c.jobid = causes.jobid)
     ), found AS MATERIALIZED (
         SELECT c.datasetid, c.jobid, a.dataid::text, coalesce(s.code, 'FAILED') AS code, s.reason, s.modified, a.retry_at
@@ -53,7 +53,7 @@ AS $$
             WHERE x.datasetid = c.datasetid AND x.dataid = a.dataid AND x.locktype = 'OUT' AND x.status = 'FAILED' AND x.attempt = a.attempt OFFSET 0
         ) AS s
     ), by_hand AS (
-        SELECT c.jobid, c.chunks - count(f.dataid) AS runs FROM counted c LEFT JOIN found f ON f.datasetid = c.datasetid AND f.jobid = c.jobid
+        SELECT c.datasetid, c.jobid, c.chunks - count(f.dataid) AS runs FROM counted c LEFT JOIN found f ON f.datasetid = c.datasetid AND f.jobid = c.jobid
         GROUP BY c.datasetid, c.jobid, c.chunks HAVING c.chunks > count(f.dataid)
     )
     SELECT f.code, count(DISTINCT (f.jobid, f.dataid)), count(DISTINCT (f.jobid, f.dataid)) FILTER (WHERE f.retry_at IS NOT NULL),
@@ -67,7 +67,12 @@ AS $$
     FROM found f GROUP BY f.code
     UNION ALL
     SELECT 'BY_HAND', sum(h.runs)::bigint, 0, count(DISTINCT h.jobid), NULL, NULL, max(h.jobid), NULL, 'set to FAILED by hand'
-    FROM by_hand h HAVING count(*) > 0
+    FROM by_hand h WHERE h.jobid <> '' HAVING count(*) > 0
+    UNION ALL
+    -- A job that is no more may have left them; nobody makes them again.
+    SELECT 'NO_PRODUCER', sum(h.runs)::bigint, 0, 0, NULL, NULL, NULL, NULL,
+        format('%s of %s: no job makes them', dataflow._counted(sum(h.runs)::bigint, 'chunk'), string_agg(h.datasetid, ', ' ORDER BY h.datasetid))
+    FROM by_hand h WHERE h.jobid = '' HAVING count(*) > 0
     ORDER BY 2 DESC, 1
 $$;
 COMMENT ON FUNCTION dataflow.causes(text) IS
@@ -102,6 +107,7 @@ DECLARE
     queued numeric;
     held numeric;
     quarantined numeric;
+    waits text;
     hands jsonb;
 BEGIN
     IF overview.jobid IS NOT NULL THEN
@@ -121,26 +127,43 @@ BEGIN
     FROM dataflow.status() AS s LEFT JOIN dataflow.rates() AS r ON r.jobid = s.jobid
     WHERE overview.jobid IS NULL OR s.jobid = overview.jobid;
 
+    waits := CASE queued WHEN 1 THEN '1 run waits' ELSE queued || ' runs wait' END;
     SELECT coalesce(sum(c.chunks), 0) INTO held FROM dataflow.chunk_count c
         WHERE c.status IN ('HOLD', 'PENDING') AND (overview.jobid IS NULL OR c.jobid = overview.jobid);
     SELECT coalesce(jsonb_agg(jsonb_build_object('code', h.code, 'count', h.count, 'detail', h.detail, 'remedy', h.remedy) ORDER BY h.place, h.count DESC, h.code), '[]')
     INTO hands FROM (
-        SELECT 1 AS place, 'NO_DAEMON' AS code, queued AS count, format('%s runs are ready and no daemon is alive', queued) AS detail, 'start dataflowd' AS remedy
+        SELECT 1 AS place, 'NO_DAEMON' AS code, queued AS count, format('%s ready, and no daemon is there to start %s', CASE queued WHEN 1 THEN '1 run is' ELSE queued || ' runs are' END,
+            CASE queued WHEN 1 THEN 'it' ELSE 'them' END) AS detail, 'start dataflowd' AS remedy
         WHERE queued > 0 AND alive = 0
         UNION ALL
-        SELECT 2, 'PAUSED', queued, format('everything is paused; %s runs wait', queued), 'dataflowctl resume' WHERE limits.paused
+        SELECT 2, 'NOT_SERVED', n.runs, format('%s of %s: no live daemon has the job', dataflow._counted(n.runs::bigint, 'ready run'), n.names),
+            format('dataflowctl why %s', n.example)
+        FROM (
+            SELECT sum((j ->> 'waiting')::numeric) AS runs, min(j ->> 'jobid') AS example,
+                min(j ->> 'jobid') || CASE WHEN count(*) > 1 THEN format(' and %s', dataflow._counted(count(*) - 1, 'other job')) ELSE '' END AS names
+            FROM jsonb_array_elements(jobs) AS j
+            WHERE (j ->> 'waiting')::numeric > 0 AND NOT EXISTS (
+                SELECT FROM dataflow.daemons d JOIN dataflow.daemon x ON x.daemon = d.daemon
+                WHERE d.state = 'ALIVE' AND (x.jobs IS NULL OR j ->> 'jobid' = ANY (x.jobs)))
+        ) AS n WHERE alive > 0 AND n.runs > 0
         UNION ALL
-        SELECT 2, 'LIMIT_ZERO', queued, format('the global limit is 0; %s runs wait', queued), 'dataflowctl concurrency 4' WHERE limits.concurrency = 0
+        SELECT 2, 'PAUSED', queued, format('everything is paused; %s', waits), 'dataflowctl resume' WHERE limits.paused
         UNION ALL
-        SELECT 3, 'LOST_DAEMON', (d ->> 'running')::numeric, format('daemon %s on %s has not answered since %s; %s attempts were its own',
-            d ->> 'daemon', d ->> 'hostname', to_char((d ->> 'lease_until')::timestamptz, 'YYYY-MM-DD HH24:MI:SSOF'), d ->> 'running'),
-            format('another daemon rescues them; look after %s', d ->> 'hostname')
+        SELECT 2, 'LIMIT_ZERO', queued, format('the global limit is 0; %s', waits), 'dataflowctl concurrency 4' WHERE limits.concurrency = 0
+        UNION ALL
+        SELECT 3, 'LOST_DAEMON', (d ->> 'running')::numeric, format('daemon %s on %s was last heard of %s; %s its own',
+            d ->> 'daemon', d ->> 'hostname', to_char((d ->> 'heard')::timestamptz, 'YYYY-MM-DD HH24:MI:SSOF'),
+            CASE d ->> 'running' WHEN '1' THEN '1 attempt is' ELSE (d ->> 'running') || ' attempts are' END),
+            format(CASE WHEN alive > 0 THEN 'another daemon takes them over; look after %s' ELSE 'start dataflowd, which takes them over; look after %s' END, d ->> 'hostname')
         FROM jsonb_array_elements(daemons) AS d WHERE d ->> 'state' = 'LOST' AND (d ->> 'running')::int > 0
         UNION ALL
         SELECT 4, c ->> 'code', (c ->> 'runs')::numeric - (c ->> 'retrying')::numeric,
-            format('%s of %s FAILED: %s', dataflow._counted((c ->> 'runs')::bigint - (c ->> 'retrying')::bigint, 'run'),
-                dataflow._counted((c ->> 'jobs')::bigint, 'job'), coalesce(split_part(c ->> 'reason', E'\n', 1), 'no reason is known')),
-            concat_ws(', then ', format('dataflowctl why %s %s', c ->> 'example_jobid', c ->> 'example_dataid'), format('dataflowctl resubmit --error %s', c ->> 'code'))
+            CASE WHEN c ->> 'code' = 'NO_PRODUCER' THEN 'FAILED: ' || (c ->> 'reason') ELSE format('%s of %s FAILED: %s',
+                dataflow._counted((c ->> 'runs')::bigint - (c ->> 'retrying')::bigint, 'run'),
+                dataflow._counted((c ->> 'jobs')::bigint, 'job'), coalesce(split_part(c ->> 'reason', E'\n', 1), 'no reason is known')) END,
+            CASE WHEN c ->> 'code' = 'NO_PRODUCER' THEN 'dataflowctl chunks DATASET --status FAILED, then dataflowctl ready DATASET DATAID, or dataflowctl delete JOB of the job that made them'
+                WHEN c ->> 'example_dataid' IS NULL THEN format('dataflowctl why %s, then dataflowctl resubmit %s', c ->> 'example_jobid', c ->> 'example_jobid')
+                ELSE format('dataflowctl why %s %s, then dataflowctl resubmit --error %s', c ->> 'example_jobid', c ->> 'example_dataid', c ->> 'code') END
         FROM jsonb_array_elements(causes) AS c WHERE (c ->> 'runs')::bigint > (c ->> 'retrying')::bigint
         UNION ALL
         SELECT 5, 'HELD', held, format('%s held by an operator', chunks), 'dataflowctl release --status HOLD --dry-run'
@@ -384,7 +407,8 @@ AS $$
     SELECT 7, 'Is there a free place?', NOT coalesce(full_scope.is_full, false), CASE WHEN full_scope.is_full THEN 'AT_LIMIT' END,
         CASE WHEN full_scope.is_full THEN format('%s: %s of %s are running', full_scope.scope, full_scope.running, full_scope.concurrency)
             ELSE concat_ws(', ', format('global: %s of %s are running', g.running, g.concurrency), CASE WHEN l.scope IS NOT NULL THEN format('job: %s of %s', l.running, l.concurrency) END) END,
-        CASE WHEN full_scope.is_full THEN 'wait, or dataflowctl concurrency ' || full_scope.concurrency + 1 || CASE full_scope.scope WHEN 'global' THEN '' ELSE ' --job ' || _obstacles.jobid END END
+        CASE WHEN full_scope.is_full THEN CASE full_scope.concurrency WHEN 0 THEN '' ELSE 'wait, or ' END || 'dataflowctl concurrency ' || full_scope.running + 1
+            || CASE full_scope.scope WHEN 'global' THEN '' ELSE ' --job ' || _obstacles.jobid END END
     FROM dataflow.limits g
     LEFT JOIN dataflow.limits l ON l.scope = 'job:' || _obstacles.jobid AND l.concurrency IS NOT NULL
     LEFT JOIN LATERAL (
@@ -393,21 +417,32 @@ AS $$
     ) AS full_scope ON true
     WHERE g.scope = 'global'
     UNION ALL
-    SELECT 8, 'Is a daemon there to run it?', d.fit > 0, CASE WHEN d.fit = 0 THEN CASE WHEN d.elsewhere > 0 THEN 'WRONG_ENVIRONMENT' WHEN d.alive > 0 THEN 'PAUSED' ELSE 'NO_DAEMON' END END,
-        CASE WHEN d.fit > 0 THEN d.names WHEN d.elsewhere > 0 THEN format('no daemon of environment %s is alive', e.environment)
-            WHEN d.alive > 0 THEN 'every daemon is paused, or its limit is 0' ELSE 'no daemon is alive' END,
-        CASE WHEN d.fit > 0 THEN NULL WHEN d.elsewhere > 0 THEN format('start dataflowd on a host of environment %s', e.environment)
-            WHEN d.alive > 0 THEN 'dataflowctl resume --daemon NAME' ELSE 'start dataflowd' END
+    SELECT 8, 'Is a daemon there to run it?', n.code IS NULL, n.code, n.detail, n.remedy
     FROM (
         SELECT max(s.environment) AS environment FROM dataflow.job_output o JOIN dataflow.dataset s ON s.datasetid = o.datasetid WHERE o.jobid = _obstacles.jobid
     ) AS e
     CROSS JOIN LATERAL (
-        SELECT count(*) AS alive, count(*) FILTER (WHERE x.environment <> e.environment) AS elsewhere,
-            count(*) FILTER (WHERE x.environment = coalesce(e.environment, x.environment) AND NOT x.paused AND coalesce(x.concurrency, 1) > 0) AS fit,
-            string_agg(x.daemon || ' on ' || x.hostname, ', ' ORDER BY x.daemon)
-                FILTER (WHERE x.environment = coalesce(e.environment, x.environment) AND NOT x.paused AND coalesce(x.concurrency, 1) > 0) AS names
-        FROM dataflow.daemons x WHERE x.state = 'ALIVE'
+        SELECT count(*) AS alive, count(*) FILTER (WHERE x.is_here) AS here, count(*) FILTER (WHERE x.is_here AND x.serves) AS serving,
+            string_agg(x.name, ', ' ORDER BY x.name) FILTER (WHERE x.is_here) AS names,
+            string_agg(x.name, ', ' ORDER BY x.name) FILTER (WHERE x.is_here AND x.serves AND x.is_free) AS fit
+        FROM (
+            SELECT format('%s on %s%s', a.daemon, a.hostname, CASE a.state WHEN 'IDLE' THEN ' (it starts nothing)' ELSE '' END) AS name,
+                a.environment = coalesce(e.environment, a.environment) AS is_here, NOT a.paused AND coalesce(a.concurrency, 1) > 0 AS is_free,
+                b.jobs IS NULL OR _obstacles.jobid = ANY (b.jobs) AS serves
+            FROM dataflow.daemons a JOIN dataflow.daemon b ON b.daemon = a.daemon WHERE a.state IN ('ALIVE', 'IDLE')
+        ) AS x
     ) AS d
+    CROSS JOIN LATERAL (
+        SELECT k.* FROM (VALUES
+            (d.fit IS NOT NULL, NULL, d.fit, NULL),
+            (d.serving > 0, 'PAUSED', 'every daemon that has the job is paused, or its limit is 0', 'dataflowctl resume --daemon NAME'),
+            (d.here > 0, 'NOT_SERVED', format('no live daemon has the job, or can run it; there is %s', d.names),
+                format('add its flow (%s) to the setting flows of a daemon whose engine fits, and reload that: dataflowctl doctor',
+                    (SELECT j.flow FROM dataflow.job j WHERE j.jobid = _obstacles.jobid))),
+            (d.alive > 0, 'WRONG_ENVIRONMENT', format('no daemon of environment %s is alive', e.environment), format('start dataflowd on a host of environment %s', e.environment)),
+            (true, 'NO_DAEMON', 'no daemon is alive', 'start dataflowd')
+        ) AS k (applies, code, detail, remedy) WHERE k.applies LIMIT 1
+    ) AS n
 $$;
 
 CREATE OR REPLACE FUNCTION dataflow.root_causes(jobid text, dataid text) RETURNS TABLE (
@@ -462,6 +497,9 @@ DECLARE
     roots bigint;
     began boolean;
     is_retired boolean;
+    is_external boolean;
+    host record;
+    advice text;
     place bigint;
     here constant text := format('%s %s', why.jobid, why.dataid);
     again constant text := format('dataflowctl resubmit %s --dataid %s', why.jobid, why.dataid);
@@ -470,26 +508,33 @@ BEGIN
     SELECT r.* INTO run FROM dataflow.run_state(why.jobid, why.dataid) AS r;
     SELECT j.retired IS NOT NULL INTO is_retired FROM dataflow.job j WHERE j.jobid = why.jobid;
     SELECT a.started IS NOT NULL INTO began FROM dataflow.attempt a WHERE a.attempt = run.attempt;
-    RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, run.state, CASE run.state
-            WHEN 'READY' THEN CASE WHEN run.outcome = 'DONE'
+    SELECT s.external INTO is_external FROM dataflow.datastatus s WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
+    SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
+    advice := substring(run.error FROM 'remedy: (.*)$');
+    RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, run.state, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
+            WHEN 'READY' THEN CASE WHEN run.outcome = 'DONE' AND NOT is_external
                 THEN format('attempt %s on %s made version %s, finished %s, of %s', run.number, run.daemon, run.version, to_char(run.ended, stamp),
                     coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(run.inputs)), 'nothing'))
                 ELSE format('version %s was registered by hand %s', run.version, to_char(run.since, stamp)) END
             WHEN 'RUNNING' THEN format('attempt %s runs on %s (%s) since %s', run.number, run.daemon, coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp))
+                || CASE WHEN host.state IN ('LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, to_char(host.heard, stamp)) ELSE '' END
             WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, to_char(run.ended, stamp)) ELSE 'set by hand ' || to_char(run.since, stamp) END,
                 CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.code ELSE 'BY_HAND' END,
                 coalesce(split_part(CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.error END, E'\n', 1), run.reason, 'no reason is known'))
-            WHEN 'RETRYING' THEN format('try %s of %s failed, %s: %s', run.tries, run.max_attempts, run.code, coalesce(split_part(run.error, E'\n', 1), 'no reason is known'))
+            WHEN 'RETRYING' THEN format(CASE run.code WHEN 'RETRY_LATER' THEN 'it asked to be tried later, %3$s: %4$s' ELSE 'try %1$s of %2$s failed, %3$s: %4$s' END,
+                run.tries, run.max_attempts, run.code, coalesce(split_part(run.error, E'\n', 1), 'no reason is known'))
             WHEN 'HELD' THEN format('held since %s: %s', to_char(run.since, stamp), coalesce(run.reason, 'no reason was given'))
             WHEN 'QUEUED' THEN 'all its data is there; it is in the queue'
             WHEN 'WAITING' THEN 'it cannot start yet; the questions say why'
+            WHEN 'RETIRED' THEN 'its flow no longer declares the job' || CASE WHEN run.attempt IS NULL THEN ''
+                ELSE format('; attempt %s ended %s, %s', run.number, to_char(run.ended, stamp), coalesce(run.code, run.outcome)) END
             ELSE 'nothing is known of it yet: none of the chunks that it reads was ever made or registered' END,
         CASE run.state
             WHEN 'READY' THEN again || ' --status READY makes it again'
-            WHEN 'RUNNING' THEN format('dataflowctl logs %s --follow', here)
+            WHEN 'RUNNING' THEN CASE WHEN host.state NOT IN ('LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
+                WHEN host.has_heirs THEN 'wait: another daemon takes it over' ELSE 'start dataflowd: it takes it over' END
             -- An attempt that ended before the job's code has no log; its error says what to do.
-            WHEN 'FAILED' THEN concat_ws(', then ', coalesce(CASE WHEN NOT began THEN substring(run.error FROM 'remedy: (.*)$') END,
-                format('dataflowctl logs %s', here)), again)
+            WHEN 'FAILED' THEN concat_ws(', then ', coalesce(advice, format('dataflowctl logs %s', here)), again)
             WHEN 'RETRYING' THEN format('it is tried again by itself; %s does so at once', again)
             WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
         END;
@@ -521,7 +566,7 @@ BEGIN
                 WHEN 'FAILED' THEN again
                 WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
                 ELSE CASE WHEN held.datasetid IS NOT NULL THEN format('dataflowctl release --dataset %s --dataid %s', held.datasetid, held.dataid) ELSE 'wait until it is free' END END END
-            ELSE CASE WHEN q.seen IS NOT NULL THEN coalesce(substring(run.error FROM 'remedy: (.*)$'), again) END
+            ELSE CASE WHEN q.seen IS NOT NULL THEN coalesce(advice, again) END
         END
     FROM (
         SELECT f.*, CASE WHEN f.answer AND NOT began AND run.outcome = 'FAILED' AND run.state IN ('FAILED', 'RETRYING')
@@ -642,7 +687,7 @@ BEGIN
         AND (NOT is_literal OR s.dataid = ANY (patterns))
         AND (is_literal OR NOT selector ? 'dataid' OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(s.dataid, p)))
         AND (NOT selector ? 'status' OR s.status IN (SELECT upper(t) FROM dataflow._texts(selector -> 'status') AS t))
-        AND (NOT selector ? 'error' OR s.code = selector ->> 'error')
+        AND (NOT selector ? 'error' OR s.code = upper(selector ->> 'error'))
         AND (NOT selector ? 'since' OR s.modified >= (selector ->> 'since')::timestamptz);
 END $$;
 COMMENT ON FUNCTION dataflow.select_chunks(jsonb) IS
@@ -758,6 +803,9 @@ BEGIN
     SELECT p INTO fruitless FROM unnest(jobs) AS p WHERE NOT EXISTS (SELECT FROM dataflow.job j WHERE dataflow.matches(j.jobid, p)) LIMIT 1;
     IF FOUND THEN
         PERFORM dataflow._known_job(fruitless);
+    END IF;
+    IF daemon IS NOT NULL THEN
+        PERFORM dataflow._known_daemon(pause_scopes.daemon);
     END IF;
     scopes := ARRAY(
         SELECT 'job:' || j.jobid FROM dataflow.job j WHERE EXISTS (SELECT FROM unnest(jobs) AS p WHERE dataflow.matches(j.jobid, p))
@@ -951,6 +999,8 @@ DECLARE
     is_literal constant boolean := coalesce(dataflow._are_literal(patterns), false);
     chosen text[];
     busy text;
+    orphan_datasets text[];
+    orphan_dataids text[];
 BEGIN
     PERFORM dataflow._known_job(delete_runs.jobid);
     chosen := ARRAY(
@@ -962,6 +1012,11 @@ BEGIN
         ) AS k
         WHERE is_literal OR patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(k.dataid, p))
         ORDER BY dataflow.sortkey(k.dataid) LIMIT at_most);
+    -- What it made for datasets that no job makes any more: a retired job has no outputs.
+    SELECT array_agg(s.datasetid::text), array_agg(s.dataid::text) INTO orphan_datasets, orphan_dataids
+    FROM dataflow.dataset d JOIN dataflow.attempt a ON a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen)
+    JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.dataid = a.dataid AND s.locktype = 'OUT' AND s.attempt = a.attempt AND NOT s.external
+    WHERE NOT EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = d.datasetid);
     SELECT format('%s/%s', s.datasetid, s.dataid) INTO busy
     FROM unnest(chosen) AS c (dataid) JOIN dataflow.job_output o ON o.jobid = delete_runs.jobid
     JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = c.dataid
@@ -971,7 +1026,7 @@ BEGIN
             HINT = format('wait, or dataflowctl cancel %s; dataflowctl pause %s keeps new ones from starting', jobid, jobid);
     END IF;
     RETURN QUERY
-    SELECT c.dataid, max(s.status), count(s.datasetid),
+    SELECT c.dataid, max(s.status), count(s.datasetid) + (SELECT count(*) FROM unnest(orphan_dataids) AS x WHERE x = c.dataid),
         (SELECT count(*) FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND a.dataid = c.dataid),
         coalesce(sum((SELECT count(*) FROM dataflow.manifest m WHERE m.datasetid = s.datasetid AND m.dataid = s.dataid)), 0)::bigint,
         (SELECT count(*) FROM dataflow.quarantine q WHERE q.jobid = delete_runs.jobid AND q.dataid = c.dataid)
@@ -987,6 +1042,7 @@ BEGIN
     WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen) AND s.datasetid = split_part(i, '/', 1) AND s.dataid = split_part(i, '/', 2)
         AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid;
     PERFORM dataflow.delete_chunk(o.datasetid, c.dataid) FROM unnest(chosen) AS c (dataid), dataflow.job_output o WHERE o.jobid = delete_runs.jobid;
+    PERFORM dataflow.delete_chunk(x.datasetid, x.dataid) FROM unnest(orphan_datasets, orphan_dataids) AS x (datasetid, dataid);
     WITH gone AS (
         DELETE FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen)
         RETURNING a.attempt, a.jobid, a.dataid, a.claimed, a.ended, a.started, a.outcome

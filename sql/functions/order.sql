@@ -60,7 +60,7 @@ DECLARE
 BEGIN
     SELECT coalesce(jsonb_object_agg(c.datasetid, jsonb_build_object('dataset', c.dataset, 'chunks', c.chunks)), '{}') INTO sources FROM (
         SELECT d.datasetid, dataflow._described(d) AS dataset, coalesce(jsonb_agg(jsonb_build_object(
-            'dataid', k.dataid, 'version', k.version, 'location', coalesce(m.location, replace(d.location, '{dataid}', k.dataid)),
+            'dataid', k.dataid, 'version', k.version, 'location', coalesce(m.location, dataflow._chunk_location(d, k.dataid)),
             'files', m.files, 'rows', m.rows, 'validated', coalesce(s.validated, true),
             'batch', CASE WHEN b.bounds IS NOT NULL THEN jsonb_build_object('columns', to_jsonb(p.key_columns), 'bounds', b.bounds) END) ORDER BY s.sortkey, k.dataid)
             FILTER (WHERE k.dataid IS NOT NULL), '[]') AS chunks

@@ -105,7 +105,7 @@ BEGIN
             max(a.retry_at) AS retry_at,
             min(CASE
                 WHEN s.status IN ('HOLD', 'PENDING') THEN format('%s/%s is %s', p.datasetid, r.dataid, coalesce(s.status || ': ' || split_part(s.reason, E'\n', 1), s.status))
-                WHEN s.status = 'RUNNING' THEN format('%s/%s is being written by attempt %s', p.datasetid, r.dataid, s.attempt)
+                WHEN s.status = 'RUNNING' THEN format('%s/%s is being written', p.datasetid, r.dataid)
                 WHEN s.status = 'READY' THEN format('%s/%s is published already (version %s); RESUBMIT rewrites it', p.datasetid, r.dataid, s.version)
                 WHEN s.status = 'FAILED' AND a.retry_at IS NULL THEN format('%s/%s has FAILED (%s) and waits for RESUBMIT', p.datasetid, r.dataid, coalesce(s.code, 'no code'))
                 WHEN reader.jobid IS NOT NULL THEN format('%s/%s is being read by job %s', p.datasetid, r.dataid, reader.jobid)
@@ -154,7 +154,7 @@ BEGIN
     FROM dataflow._evaluate(ARRAY[five_questions.jobid], ARRAY[five_questions.dataid]) AS e,
         LATERAL (VALUES
             (1, 'Is the data ready?', 'DATA_NOT_READY', e.not_ready, coalesce((
-                SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)), '')),
+                SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)), 'it has no inputs')),
             (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'the mapping of every input knows this dataid'),
             (3, 'Is it in the right place?', 'INVALID_PATH', e.invalid_path, 'every dataset says where its data is'),
             (4, 'Has it been validated?', 'NOT_VALIDATED', e.not_validated, 'every input is validated'),
@@ -188,6 +188,19 @@ BEGIN
         RAISE EXCEPTION 'there is no dataset %', coalesce(datasetid, 'NULL') USING ERRCODE = 'DF404',
             HINT = coalesce('the datasets are: ' || (SELECT string_agg(d.datasetid, ', ' ORDER BY d.datasetid) FROM (
                 SELECT e.datasetid FROM dataflow.dataset e WHERE e.retired IS NULL ORDER BY e.datasetid LIMIT 20) AS d), 'no dataset is declared; `dataflowctl apply` a flow');
+    END IF;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._known_daemon(daemon text) RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF NOT EXISTS (SELECT FROM dataflow.daemon d WHERE d.daemon = _known_daemon.daemon) THEN
+        RAISE EXCEPTION 'there is no daemon %', coalesce(daemon, 'NULL') USING ERRCODE = 'DF404',
+            HINT = coalesce('the daemons are: ' || (SELECT string_agg(d.daemon, ', ' ORDER BY d.daemon) FROM (
+                SELECT e.daemon FROM dataflow.daemon e ORDER BY e.stopped IS NOT NULL, e.daemon LIMIT 20) AS d), 'none was ever started');
     END IF;
 END $$;
 

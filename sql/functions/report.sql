@@ -13,7 +13,7 @@ BEGIN
     PERFORM dataflow._checked_dataid(data_location.dataid);
     RETURN QUERY
     SELECT s.status, s.version, d.format,
-        coalesce(m.location, replace(d.location, '{dataid}', data_location.dataid)), m.files, m.rows, m.bytes,
+        coalesce(m.location, dataflow._chunk_location(d, data_location.dataid)), m.files, m.rows, m.bytes,
         d.hostname, d.port, d.database, d.schemaname, d.tablename, d.username, d.encryptedpass, d.columns, d.options
     FROM dataflow.dataset d
     LEFT JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.dataid = data_location.dataid AND s.locktype = 'OUT'
@@ -22,6 +22,15 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.data_location(text, text) IS
     'Where a chunk is, with all that is needed to reach it: the published version''s location, or the place where the dataset says it would be';
+
+-- Where a chunk without a manifest is. What a job makes lies beside its other attempts, so that the location alone would be all of them.
+CREATE OR REPLACE FUNCTION dataflow._chunk_location(d dataflow.dataset, dataid text) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN strpos(d.location, '{dataid}') = 0 AND EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = d.datasetid)
+        THEN rtrim(d.location, '/') || '/dataid=' || dataid ELSE replace(d.location, '{dataid}', dataid) END
+$$;
 
 CREATE OR REPLACE FUNCTION dataflow.next_inputs(jobid text) RETURNS TABLE (
     run text, datasetid text, dataid text, status text, version integer, format text, location text, files jsonb, rows bigint, bytes bigint,

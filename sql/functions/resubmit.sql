@@ -57,7 +57,7 @@ BEGIN
         AND (NOT is_literal OR s.dataid = ANY (patterns))
         AND (is_literal OR NOT selector ? 'dataid' OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(s.dataid, p)))
         AND (NOT selector ? 'status' OR s.status = ANY (statuses))
-        AND (NOT selector ? 'error' OR s.code = selector ->> 'error')
+        AND (NOT selector ? 'error' OR s.code = upper(selector ->> 'error'))
         AND (NOT selector ? 'since' OR s.modified >= (selector ->> 'since')::timestamptz)
         AND (NOT coalesce((selector ->> 'stale')::boolean, false) OR (s.datasetid, s.dataid) IN (SELECT x.datasetid, x.dataid FROM dataflow.stale x))
     GROUP BY s.jobid, s.dataid;

@@ -27,7 +27,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.period_add(text, timestamptz, integer, text), dataflow.plan_flow(jsonb, boolean), dataflow.flow_conflicts(jsonb, boolean),
     dataflow._inputs(text, text), dataflow._mapped_inputs(jsonb, text, text), dataflow._mapped_runs(text, jsonb, text, text),
     dataflow._shifted(text, text, integer), dataflow._number(text), dataflow._moments(text, timestamptz, timestamptz, text),
-    dataflow._long_sortkey(text), dataflow._known_job(text), dataflow._known_dataset(text), dataflow._checked_dataid(text), dataflow._described(dataflow.dataset)
+    dataflow._long_sortkey(text), dataflow._known_job(text), dataflow._known_dataset(text), dataflow._known_daemon(text), dataflow._checked_dataid(text), dataflow._described(dataflow.dataset)
     TO dataflow_reader;
 
 GRANT SELECT ON dataflow.daemons, dataflow.limits, dataflow.jobs, dataflow.datasets, dataflow.keys TO dataflow_reader;

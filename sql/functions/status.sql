@@ -174,7 +174,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     UPDATE dataflow.attempt a SET ended = now(), outcome = 'CANCELLED', code = 'CANCELLED',
-        error = format('%s/%s was set to %s by %s', c.datasetid, c.dataid, coalesce(c.now, 'nothing'), session_user)
+        error = format('%s/%s was set to %s by %s%s', c.datasetid, c.dataid, coalesce(c.now, 'nothing'), session_user, ': ' || c.reason)
     FROM unnest(changes) AS c
     WHERE c.locktype = 'OUT' AND c.was = 'RUNNING' AND c.now IS DISTINCT FROM 'READY'
         AND a.attempt = c.attempt AND a.ended IS NULL;
@@ -276,6 +276,13 @@ BEGIN
     END IF;
     SELECT coalesce(o.jobid, ''), d.ordering INTO producer, dataset_ordering
         FROM dataflow.dataset d LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid WHERE d.datasetid = ready.datasetid;
+    -- The first chunk of a job that continues its own output comes from outside; what the job has made is not lost by a slip.
+    SELECT s.dataid INTO bad FROM unnest(dataids) AS d JOIN dataflow.datastatus s ON s.datasetid = ready.datasetid AND s.dataid = d AND s.locktype = 'OUT'
+        WHERE producer <> '' AND NOT s.external AND s.attempt IS NOT NULL AND s.status IN ('READY', 'FAILED', 'RESUBMIT') LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'chunk %/% is made by job %: it is not registered', datasetid, bad, producer USING ERRCODE = 'DF409',
+            HINT = format('dataflowctl resubmit %s --dataid %s --status any makes it again; if its data was put in place by hand, set its status in dataflow.datastatus to READY', producer, bad);
+    END IF;
     -- Slices bound the memory that a trigger needs for a million rows.
     FOR low IN 1 .. coalesce(cardinality(dataids), 0) BY slice LOOP
         INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, version, external, validated, reason, sortkey)

@@ -231,7 +231,6 @@ DECLARE
     jobids text[];
     dataids text[];
 BEGIN
-    DELETE FROM dataflow.work;
     DELETE FROM dataflow.open_run;
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
         SELECT a.jobid, a.dataid FROM dataflow.datastatus s, LATERAL dataflow.affected_runs(s.datasetid, s.dataid) AS a
@@ -240,6 +239,12 @@ BEGIN
         SELECT o.jobid, s.dataid FROM dataflow.datastatus s JOIN dataflow.job_output o ON o.datasetid = s.datasetid
         WHERE s.locktype = 'OUT' AND s.status IN ('RESUBMIT', 'FAILED', 'RUNNING', 'HOLD', 'PENDING')
     ) AS r;
+    -- What is queued rightly stays, and with it since when.
+    DELETE FROM dataflow.work w WHERE NOT EXISTS (
+        SELECT FROM unnest(jobids, dataids) AS r (jobid, dataid) WHERE r.jobid = w.jobid AND r.dataid = w.dataid
+    ) OR w.sortkey IS DISTINCT FROM dataflow._ordered((
+        SELECT min(d.ordering) FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = w.jobid
+    ), w.dataid);
     PERFORM dataflow._refresh(jobids, dataids, dataflow._alone());
     RETURN (SELECT count(*) FROM dataflow.work);
 END $$;

@@ -324,3 +324,32 @@ def test_a_reader_may_look_and_not_act(
             assert "dataflow_operator" in refused.stderr
     assert list(statuses(connection).values()).count("FAILED") == 2
     assert daemon.name
+
+
+def test_a_daemon_that_nobody_has_seen_is_neither_paused_nor_limited(
+    daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    for arguments in (["pause", "--daemon", "alpa"], ["concurrency", "2", "--daemon", "alpa"]):
+        refused = run_ctl(*arguments)
+        assert (refused.returncode, "there is no daemon alpa" in refused.stderr) == (EXIT["NOT_FOUND"], True)
+        assert f"the daemons are: {daemon.name}" in refused.stderr
+    assert connection.execute("SELECT count(*) FROM dataflow.control").fetchone() == (1,)
+
+
+@pytest.mark.usefixtures("daemon")
+def test_resubmit_says_why_there_is_nothing_to_do(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
+    def said(*arguments: str) -> str:
+        return ok(run_ctl("resubmit", *arguments, "--yes"))
+
+    connection.execute("SELECT dataflow.hold('orders', %s, 'wait')", [DAYS[0]])
+    held = said("clean_orders", "--dataid", DAYS[0], "--status", "any")
+    assert held.startswith(f"orders/{DAYS[0]} is held")
+    assert "nothing has the error code NOSUCH" in said("--error", "nosuch")
+    assert "there is no such run" in said("clean_orders", "--dataid", "1999-01-01")
+    assert "resubmit: 2 runs" in said("--error", "network")
+
+
+@pytest.mark.usefixtures("daemon")
+def test_the_reason_of_a_cancel_is_told_with_the_attempt(run_ctl: RunCtl) -> None:
+    ok(run_ctl("cancel", "clean_orders", "--dataid", DAYS[4], "--reason", "source is down", "--yes"))
+    assert asked(run_ctl, "why", "clean_orders", DAYS[4])["detail"].endswith(": source is down")

@@ -200,8 +200,44 @@ def test_why_names_what_else_keeps_a_run(connection: psycopg.Connection, run_ctl
     ok(run_ctl("concurrency", "1", "--job", "clean_orders"))
     assert codes() == {"AT_LIMIT"}
     ok(run_ctl("concurrency", "none", "--job", "clean_orders"))
+    ok(run_ctl("concurrency", "0"))
+    [question] = [q for q in asked(run_ctl, "why", "clean_orders", QUEUED)["questions"] if q["code"]]
+    assert question["remedy"] == "dataflowctl concurrency 2"  # one runs, and to wait would not help
+    ok(run_ctl("concurrency", "3"))
+    connection.execute("UPDATE dataflow.daemon SET jobs = ARRAY['roll_up']")
+    assert codes() == {"NOT_SERVED"}
+    assert "1 ready run of clean_orders: no live daemon has the job" in ok(run_ctl("status"))
+    connection.execute("UPDATE dataflow.daemon SET jobs = '{}'")
+    assert codes() == {"NOT_SERVED"}
+    assert [found["state"] for found in asked(run_ctl, "status")["daemons"]] == ["IDLE"]
     connection.execute("UPDATE dataflow.daemon SET lease_until = now() - interval '1 second'")
     assert codes() == {"NO_DAEMON"}
+
+
+@pytest.mark.usefixtures("daemon")
+def test_why_and_status_tell_of_a_daemon_that_is_gone(
+    connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    connection.execute("UPDATE dataflow.daemon SET lease_until = '2026-02-01 12:00Z', lease = '1 minute'")
+    stand = asked(run_ctl, "why", "clean_orders", RUNNING)
+    assert "; that daemon is LOST, and was last heard of 2026-02-01 11:59:00" in stand["detail"]
+    assert stand["remedy"] == "start dataflowd: it takes it over"
+    said = ok(run_ctl("status"))
+    assert "was last heard of 2026-02-01 11:59:00+00; 1 attempt is its own" in said
+    assert "start dataflowd, which takes them over" in said
+
+
+def test_why_gives_the_advice_that_came_with_the_error(
+    daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    ready(connection, "raw_orders", "2032-01-01", "2032-01-02")
+    silent, later = daemon.claim(2)
+    connection.execute("UPDATE dataflow.attempt SET started = now()")
+    daemon.finish([silent], "FAILED", code="NO_OUTPUT", error="it wrote nothing\n  remedy: write into X")
+    daemon.finish([later], "FAILED", code="RETRY_LATER", error="exit status 75", retry=True)
+    assert asked(run_ctl, "why", "clean_orders", silent["dataid"])["remedy"].startswith("write into X, then ")
+    detail = asked(run_ctl, "why", "clean_orders", later["dataid"])["detail"]
+    assert detail == "it asked to be tried later, RETRY_LATER: exit status 75"
 
 
 @pytest.mark.usefixtures("daemon")

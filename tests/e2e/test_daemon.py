@@ -211,6 +211,7 @@ def test_sigterm_lets_attempts_end_and_claims_no_more(
     assert datetime.fromisoformat(left["since"]) >= claimed
     assert daemon.events("drain.waiting")[0]["running"] == 1
     assert daemon.get("/health/ready")[0] == 503
+    eventually(lambda: shop.value("SELECT state = 'IDLE' AND running = 1 FROM dataflow.daemons"))
     (tmp_path / "go").touch()
     assert daemon.ended() == 0
     assert shop.outcomes() == ["DONE"]

@@ -256,6 +256,8 @@ async def test_warm_runners_execute_publish_and_tell_every_mistake(
         assert "working on good-1 password=***" in here.log(attempts["good-1"])
         assert "nothing to see" in here.log(attempts["environment-1"])
 
+        assert 'shop.py", line' in here.log(attempts["raise-1"])
+
         raised = results["raise-1"]
         assert (raised.outcome, raised.code) == ("FAILED", "JOB_FAILED")
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import psycopg
+import pytest
+
 if TYPE_CHECKING:
     from tests.fix_world import World
 
@@ -52,3 +55,46 @@ def test_another_producer_makes_again_what_the_first_was_writing(world: World) -
     world.set_status("other", DAY, "RESUBMIT")
     assert daemon.work_off() == [("better", DAY)]
     assert world.status("orders", DAY) == "READY"
+
+
+def test_what_a_job_has_made_is_not_registered_over_it(world: World) -> None:
+    world.job("clean", "raw", "orders")
+    world.ready("raw", DAY)
+    world.daemon().work_off()
+    with pytest.raises(psycopg.DatabaseError, match=f"chunk orders/{DAY} is made by job clean") as caught:
+        world.ready("orders", DAY)
+    assert "dataflowctl resubmit clean --dataid 2026-01-01" in str(caught.value.diag.message_hint)
+    assert world.version("orders", DAY) == 1
+
+
+def test_a_chunk_whose_data_was_put_in_place_by_hand_is_a_directory_of_its_own(world: World) -> None:
+    world.job("clean", "raw", "orders")
+    world.ready("raw", DAY)
+    daemon = world.daemon()
+    daemon.finish(daemon.claim_one())
+    world.set_status("orders", DAY, "RESUBMIT")
+    daemon.fail(daemon.claim_one())
+    world.set_status("orders", DAY, "READY")
+    world.as_framework("UPDATE dataflow.dataset SET location = '/data/orders/'")
+    location = world.value("SELECT location FROM dataflow.data_location('orders', %s)", DAY)
+    assert location == f"/data/orders/dataid={DAY}"
+    detail = world.value("SELECT detail FROM dataflow.why('clean', %s) WHERE number = 0", DAY)
+    assert detail.startswith("version 2 was registered by hand")
+
+
+def test_what_a_retired_job_left_failed_is_told_by_its_dataset_and_goes_with_the_job(world: World) -> None:
+    world.job("clean", "raw", "orders")
+    world.ready("raw", DAY)
+    daemon = world.daemon()
+    daemon.fail(daemon.claim_one())
+    world.as_framework("DELETE FROM dataflow.job_output")
+    world.as_framework("UPDATE dataflow.job SET retired = now()")
+    causes = "SELECT code, runs, jobs, example_jobid, reason FROM dataflow.causes()"
+    assert world.rows(causes) == [("NO_PRODUCER", 1, 0, None, "1 chunk of orders: no job makes them")]
+    world.as_framework("UPDATE dataflow.dataset SET retired = now() WHERE datasetid = 'orders'")
+    assert world.rows(causes) == []
+    assert "its flow no longer declares the job" in world.value(
+        "SELECT detail FROM dataflow.why('clean', %s) WHERE number = 0", DAY
+    )
+    assert world.rows("SELECT dataid, chunks, attempts FROM dataflow.delete_runs('clean')") == [(DAY, 1, 1)]
+    assert world.rows("SELECT FROM dataflow.datastatus WHERE datasetid = 'orders'") == []

@@ -470,3 +470,15 @@ def test_a_plan_that_was_made_while_nothing_was_queued_does_not_walk_the_queue(p
     assert read < 200
     assert pipeline.queue() == pipeline.rebuilt_queue()
     assert len(pipeline.queue()) == 1990
+
+
+def test_what_waits_keeps_since_when_while_the_queue_is_made_anew(pipeline: World) -> None:
+    pipeline.ready("raw", "2026-01-01")
+    pipeline.as_framework("UPDATE dataflow.work SET enqueued = now() - interval '1 day'")
+    pipeline.as_framework(
+        "INSERT INTO dataflow.work (jobid, dataid, sortkey) VALUES ('clean_orders', '2040-01-01', 'x')"
+    )
+    told = pipeline.history("clean_orders", "2026-01-01")
+    assert pipeline.value("SELECT dataflow.rebuild_work()") == 1
+    assert pipeline.value("SELECT enqueued < now() - interval '1 hour' FROM dataflow.work")
+    assert pipeline.history("clean_orders", "2026-01-01") == told
