@@ -1,6 +1,7 @@
 """The flow files of this host, as the daemon last read them: which code a job runs is known here and nowhere else.
 
-A reload that finds mistakes keeps what was good, so that a half-edited file stops nothing that runs.
+A reload that finds mistakes keeps what was good, so that a half-edited file stops nothing that runs. At the start there is
+nothing to keep: a job whose script or module is not there is left out, and the others run.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dataflowd import flow
 from dataflowd.errors import NotFoundError
-from dataflowd.flow import Flow, Job
+from dataflowd.flow import Flow, FlowMistakesError, Job, Mistake
 
 if TYPE_CHECKING:
     from dataflowd.settings import Settings
@@ -29,13 +30,24 @@ class ScriptFlow(Flow):
 
 class Declared:
     def __init__(self, settings: Settings) -> None:
-        self.flows: dict[str, Flow] = {}
-        self.load(settings)
+        self.lacking: dict[str, FlowMistakesError] = {}  # by job
+        self.flows = self._read(settings, self.lacking)
 
     def load(self, settings: Settings) -> None:
         """Raises FlowMistakesError and changes nothing if a file is wrong."""
-        loaded = [flow.load(path, settings) for path in settings.flows]
-        self.flows = {one.name: one for one in loaded}
+        self.flows = self._read(settings, None)
+        self.lacking = {}
+
+    @staticmethod
+    def _read(settings: Settings, lacking: dict[str, FlowMistakesError] | None) -> dict[str, Flow]:
+        found = {}
+        for path in settings.flows:
+            left_out: dict[str, Mistake] = {}
+            loaded = flow.load(path, settings, None if lacking is None else left_out)
+            found[loaded.name] = loaded
+            if lacking is not None:
+                lacking |= {job: FlowMistakesError(path, [mistake]) for job, mistake in left_out.items()}
+        return found
 
     def add_script(self, jobid: str, script: Path, stored_hash: str | None) -> None:
         """It runs in the working directory of whoever has named it."""
@@ -67,6 +79,8 @@ class Declared:
         for one in self.flows.values():
             if jobid in one.jobs:
                 return one, one.jobs[jobid]
+        if jobid in self.lacking:
+            raise self.lacking[jobid]
         raise NotFoundError(
             f"no flow file of this host declares the job {jobid}",
             "add its flow to DATAFLOW_FLOWS on this host and reload the daemon",

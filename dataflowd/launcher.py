@@ -49,6 +49,14 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
     def serves() -> list[str] | None:
         return None if current.engine == "noop" else declared.jobs(commands_only=current.engine == "process")
 
+    for job, error in declared.lacking.items():
+        for mistake in error.mistakes:
+            log.logger(__name__).error(
+                "job.left_out",
+                job=job,
+                error=f"{error.path}:{mistake.line}: {mistake.what}",
+                remedy=f"{mistake.remedy}, then reload the daemon",
+            )
     if serves() == []:
         log.logger(__name__).warning(
             "daemon.serves_nothing", remedy="name flow files in DATAFLOW_FLOWS, and reload"

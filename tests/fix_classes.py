@@ -59,9 +59,10 @@ def class_archives(request: pytest.FixtureRequest) -> Iterator[Path | None]:
 
 def variables() -> dict[str, str]:
     """For a daemon's environment; benches and chaos have daemons too, and nothing of this."""
-    if SHARED not in os.environ or not any(_directory().glob("*.jsa")):
+    if SHARED not in os.environ:
         return {}
-    return {"DATAFLOW_CLASS_ARCHIVES": str(_directory())}
+    archives = {"DATAFLOW_CLASS_ARCHIVES": str(_directory())} if any(_directory().glob("*.jsa")) else {}
+    return {CONF_VARIABLE: os.environ[CONF_VARIABLE]} | archives
 
 
 def _directory() -> Path:

@@ -12,6 +12,8 @@ import typer
 from dataflowd.ctl.setup import settings_of
 
 if TYPE_CHECKING:
+    import psycopg
+
     from dataflowd.flow import Change, Flow
     from dataflowd.settings import Settings
 
@@ -49,8 +51,8 @@ def apply(  # noqa: PLR0913 - each is an option of the command
     try:
         # The file alone first: its mistakes need no database, least of all one that has to be started.
         loaded = load(flow, settings)
-        changes = (
-            _check(loaded, settings)
+        changes, kept = (
+            (_check(loaded, settings), [])
             if check
             else _store(loaded, settings, prune=prune, dry_run=dry_run, yes=yes)
         )
@@ -66,6 +68,8 @@ def apply(  # noqa: PLR0913 - each is an option of the command
     else:
         _show(changes)
         say(f"{'applied' if applied else 'would apply'} flow {loaded.name}: {_summary(changes)}")
+        if kept:
+            say(f"no longer declared, and kept as it was: {', '.join(kept)}; --prune retires it")
 
 
 def _check(flow: Flow, settings: Settings) -> list[Change]:
@@ -78,7 +82,10 @@ def _check(flow: Flow, settings: Settings) -> list[Change]:
     return []
 
 
-def _store(flow: Flow, settings: Settings, *, prune: bool, dry_run: bool, yes: bool) -> list[Change]:
+def _store(
+    flow: Flow, settings: Settings, *, prune: bool, dry_run: bool, yes: bool
+) -> tuple[list[Change], list[str]]:
+    """What changes, and the names of what the flow no longer declares and keeps all the same."""
     from dataflowd import db
     from dataflowd.engine.compose import as_parameters, versions
     from dataflowd.flow import apply as apply_flow
@@ -89,15 +96,27 @@ def _store(flow: Flow, settings: Settings, *, prune: bool, dry_run: bool, yes: b
         conflicts(connection, flow, prune)
         other_code = {job for [job] in connection.execute(db.query("other_code"), told)}
         changes = _with_code(plan(connection, flow, prune), other_code)
+        kept = [] if prune else _undeclared(connection, flow)
         if dry_run:
-            return changes
+            return changes, kept
         retiring = [change for change in changes if change.action == "retired"]
         if retiring and not yes:
             _confirm(retiring)
         with connection.transaction():
             applied = apply_flow(connection, flow, prune)
             connection.execute(db.query("code_versions"), told)
-        return _with_code(applied, other_code)
+        return _with_code(applied, other_code), kept
+
+
+def _undeclared(connection: psycopg.Connection, flow: Flow) -> list[str]:
+    from dataflowd.errors import DataflowError
+    from dataflowd.flow import plan
+
+    try:
+        found = plan(connection, flow, prune=True)
+    except DataflowError:  # it could not be retired now, and nobody wants to
+        return []
+    return [f"{change.kind} {change.name}" for change in found if change.action == "retired"]
 
 
 def _with_code(changes: list[Change], other_code: set[str]) -> list[Change]:

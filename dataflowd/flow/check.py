@@ -7,6 +7,7 @@ whatever could be read.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from dataflowd.flow import checks, code, datasets, graph, mapping
@@ -20,16 +21,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from dataflowd.flow.mistakes import Mistake
     from dataflowd.flow.model import Dataset, Kind
     from dataflowd.settings import Settings
 
 CODE_KINDS: tuple[Kind, ...] = ("python", "sql", "command", "spark_submit")
 
 
-def load(path: Path, settings: Settings) -> Flow:
-    """Raises FlowMistakesError, an InvalidFlowError, with every mistake of the file."""
+def load(path: Path, settings: Settings, lacking: dict[str, Mistake] | None = None) -> Flow:
+    """Raises FlowMistakesError, an InvalidFlowError, with every mistake of the file.
+
+    `lacking` takes the jobs whose code is not there or cannot be used, which the flow then does without.
+    """
     source = read(path)
-    report = Report(source)
+    report = Report(source, lacking)
     _check_characters(report, (), source.data)
     top = Section(report, (), source.data)
     head = top.section("flow")
@@ -52,7 +57,7 @@ def load(path: Path, settings: Settings) -> Flow:
     )
     graph.check(flow, report)
     report.raise_if_any()
-    return flow
+    return replace(flow, jobs={name: job for name, job in flow.jobs.items() if name not in (lacking or ())})
 
 
 def _named(top: Section, kind: str) -> Iterator[Section]:
@@ -119,7 +124,10 @@ def _code(section: Section, directory: Path) -> tuple[Kind, str | tuple[str, ...
         if words:
             (code.check_command if kind == "command" else code.check_spark_submit)(words, directory)
     except code.MissingCodeError as error:
-        section.wrong(kind, f"cannot be used: {error.what}", error.remedy)
+        key = (*section.key, kind)
+        section.report.lacks_code(
+            key, f"{'.'.join(map(str, key))} cannot be used: {error.what}", error.remedy
+        )
         return kind, ""
     return kind, words
 

@@ -35,12 +35,20 @@ class FlowMistakesError(InvalidFlowError):
 class Report:
     """Gathers the mistakes of one source while it is being read."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, lacking: dict[str, Mistake] | None = None) -> None:
         self.source = source
         self.mistakes: list[Mistake] = []
+        self.lacking = lacking
 
     def add(self, key: Key, what: str, remedy: str) -> None:
         self.mistakes.append(Mistake(self.source.line(key), what, remedy))
+
+    def lacks_code(self, key: Key, what: str, remedy: str) -> None:
+        """A mistake, unless whoever reads the file can do without the job."""
+        if self.lacking is None:
+            self.add(key, what, remedy)
+        else:
+            self.lacking[str(key[-2])] = Mistake(self.source.line(key), what, remedy)
 
     def raise_if_any(self) -> None:
         if self.mistakes:

@@ -17,6 +17,7 @@ import anyio
 import psycopg
 import pytest
 
+from dataflowd import flow
 from dataflowd.daemon import control, service
 from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
@@ -551,3 +552,26 @@ def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
             "SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name LIKE 'dataflowd %%'"
         )
     )
+
+
+def test_a_job_whose_script_is_gone_keeps_no_other_from_running(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path, run_ctl: RunCtl
+) -> None:
+    """It waits until the script is back and the daemon was reloaded; `why` says so."""
+    script = tmp_path / "gone.sh"
+    script.write_text("#!/bin/sh\n", encoding="utf-8")
+    script.chmod(0o755)
+    shop.job("true")
+    other = '[dataset.more]\nformat = "none"\n[job.more]\ncommand = ["./gone.sh"]\ninputs = ["raw"]\noutputs = ["more"]\n'
+    shop.flow.write_text(f"{shop.flow.read_text(encoding='utf-8')}\n{other}", encoding="utf-8")
+    flow.apply(shop.connection, flow.load(shop.flow, shop.settings), prune=False)
+    script.rename(tmp_path / "away.sh")
+    daemon = start_daemon()
+    [told] = daemon.said("job.left_out")
+    assert (told["job"], "the file './gone.sh' does not exist" in told["error"]) == ("more", True)
+    shop.ready(1)
+    eventually(lambda: shop.count("READY") == 1)
+    assert "NOT_SERVED" in run_ctl("why", "more", "1").stdout
+    (tmp_path / "away.sh").rename(script)
+    daemon.signal(signal.SIGHUP)
+    eventually(lambda: shop.value("SELECT count(*) FROM dataflow.attempt WHERE outcome = 'DONE'") == 2)

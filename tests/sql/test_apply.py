@@ -302,6 +302,9 @@ def test_the_command_retires_only_when_told_so(
     path.write_text(RETAIL)
     run_ctl("apply", str(path))
     path.write_text(RETAIL.partition("[dataset.clean]")[0])
+    kept = run_ctl("apply", str(path), "--dry-run").stdout
+    assert "no longer declared, and kept as it was: " in kept
+    assert "; --prune retires it" in kept
     refused = run_ctl("apply", str(path), "--prune")
     assert refused.returncode == EXIT["NOT_ALLOWED"]
     assert "this would retire dataset clean, job make_clean" in refused.stderr
