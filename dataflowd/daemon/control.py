@@ -33,7 +33,9 @@ async def run(state: State) -> None:
             failures = 0
             pause = EVERY_SECONDS
         except (psycopg.Error, LostLinkError, TimeoutError) as error:
-            _log.warning("control.unknown", error=str(error).strip() or "no answer")
+            # Once is enough: leases tell of a database that is away.
+            tell = _log.debug if failures else _log.warning
+            tell("control.unknown", error=str(error).strip() or "no answer")
             pause = backoff(failures)
             failures += 1
         await state.control.wait(pause)

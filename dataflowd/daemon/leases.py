@@ -74,13 +74,28 @@ async def _renew(state: State) -> None:
                 await _restore(state)
             else:
                 await _prolong(state)
+            if failures:
+                _log.info("database.back", running=len(state.running))
             failures = 0
         except (psycopg.Error, LostLinkError, TimeoutError) as error:
-            _log.warning("lease.unproven", error=str(error).strip() or "no answer")
+            said = str(error).strip() or "no answer"
+            if not failures:
+                _tell_that_the_database_is_away(state, said)
+            _log.warning("lease.unproven", error=said)
             await anyio.sleep(backoff(failures, most=state.settings.lease / 10))
             failures += 1
             continue
         await state.lease.wait(state.settings.lease / RENEWALS_PER_LEASE)
+
+
+def _tell_that_the_database_is_away(state: State, error: str) -> None:
+    _log.error(
+        "database.away",
+        error=error,
+        running=len(state.running),
+        stands_for_seconds=max(0, round(state.lease_proven - time.monotonic())),
+        remedy="look after the server and the way to it: `dataflowctl doctor`; what runs goes on until the lease ends",
+    )
 
 
 async def _prolong(state: State) -> None:
@@ -167,6 +182,7 @@ async def _guard(state: State) -> None:
 
 async def _rescue(state: State) -> None:
     folded = time.monotonic()
+    failures = 0
     while True:
         await anyio.sleep(min(RESCUE_SECONDS, state.settings.lease / RENEWALS_PER_LEASE))
         try:
@@ -174,5 +190,8 @@ async def _rescue(state: State) -> None:
             if time.monotonic() - folded > FOLD_SECONDS:
                 await calls.fold(state.link)
                 folded = time.monotonic()
+            failures = 0
         except (psycopg.Error, LostLinkError) as error:
-            _log.warning("rescue.failed", error=str(error).strip() or "no answer")
+            tell = _log.debug if failures else _log.warning
+            tell("rescue.failed", error=str(error).strip() or "no answer")
+            failures += 1

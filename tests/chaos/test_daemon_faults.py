@@ -316,6 +316,12 @@ def test_no_service_spins_while_the_database_is_away(
     daemon.said("lease.unproven", times=8)
     said = Counter(event["event"] for event in daemon.events())
     assert {name: times for name, times in said.items() if times > 50} == {}
+    [away] = daemon.events("database.away")
+    assert (away["level"], away["running"], "doctor" in away["remedy"]) == ("error", 0, True)
+    loud = Counter(event["event"] for event in daemon.events() if event["level"] != "debug")
+    assert loud["control.unknown"] <= 1 >= loud["rescue.failed"]
+    wire.resume()
+    daemon.said("database.back")
 
 
 def test_a_run_that_was_rescued_meanwhile_is_stopped(
