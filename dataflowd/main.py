@@ -43,7 +43,11 @@ def run_daemon(
     context: typer.Context,
     *,
     once: Annotated[
-        bool, typer.Option("--once", help="Process all that is ready, then exit: 0, or 1 if a run failed.")
+        bool,
+        typer.Option(
+            "--once",
+            help="Process all that is ready and that this host has the code of, then exit: 0, or 1 if a run failed.",
+        ),
     ] = False,
     engine: Annotated[
         str, typer.Option(help="spark, process (only command jobs) or noop; default: the setting.")

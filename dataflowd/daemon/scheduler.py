@@ -114,4 +114,4 @@ async def _pause(state: State, fruitless: int) -> float:
 def _end_if_once(state: State, fruitless: int, *, is_over: bool) -> None:
     """With --once the daemon stops when nothing runs and nothing more is ready."""
     if state.once and not state.running and (is_over or fruitless >= ONCE_PATIENCE):
-        state.stop("everything that was ready has been processed")
+        state.stop("nothing is ready that this daemon could run")
