@@ -19,11 +19,13 @@ from dataflowd.errors import (
     DatabaseUnreachableError,
     DataflowError,
     InvalidSettingsError,
+    InvalidValueError,
     LockedError,
     NotAllowedError,
     NotFoundError,
     SchemaMismatchError,
 )
+from dataflowd.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +44,7 @@ SQLSTATE_LOCKED = "DF423"
 RAISED_BY_FUNCTIONS: dict[str | None, type[DataflowError]] = {
     SQLSTATE_NOT_FOUND: NotFoundError,
     SQLSTATE_REFUSED: NotAllowedError,
-    SQLSTATE_INVALID: NotAllowedError,
+    SQLSTATE_INVALID: InvalidValueError,
     SQLSTATE_LOCKED: LockedError,
 }
 
@@ -73,6 +75,33 @@ RAISED_BY_POSTGRES: list[tuple[tuple[type[psycopg.Error], ...], type[DataflowErr
         "check DATAFLOW_DSN, the server and pg_hba.conf; `dataflowctl doctor` tries each",
     ),
 ]
+
+# A server that refuses to let somebody in has answered: what it says, and the remedy; the first that fits. libpq gives these
+# errors no SQLSTATE, and a server that speaks another language is known by FATAL alone.
+LIBPQ_CONNECTS = "connection to server"
+REFUSED_LOGIN: list[tuple[str, str]] = [
+    (
+        r'role ".*" (does not exist|is not permitted to log in)|authentication failed|no password supplied',
+        "check the user and the password in DATAFLOW_DSN or ~/.pgpass; a superuser makes a role with CREATE ROLE name LOGIN",
+    ),
+    (
+        r'database ".*" does not exist',
+        "correct the database in DATAFLOW_DSN, or create it with `createdb`, then run `dataflowctl init`",
+    ),
+    (
+        r"pg_hba\.conf",
+        "add a line for this user, database and host to the server's pg_hba.conf, and reload it",
+    ),
+    (
+        r"too many (clients|connections)|connection slots",
+        "wait until others have disconnected, or raise max_connections on the server",
+    ),
+    (r"starting up|shutting down|in recovery mode", "wait a moment, and try again"),
+    ("FATAL", "see what the server's log says about it"),
+]
+# "there is no job nope", with "the jobs are: a, b, c" as its hint.
+_UNKNOWN = re.compile(r"there is no \w+ (\S+)")
+_KNOWN = re.compile(r"the \w+ are: (.*)")
 
 
 def query(name: str) -> LiteralString:
@@ -129,15 +158,29 @@ def translated() -> Iterator[None]:
 
 
 def translate(error: psycopg.Error) -> DataflowError:
-    message, hint = error.diag.message_primary or str(error).strip(), error.diag.message_hint or ""
+    message, hint = said(error), error.diag.message_hint or ""
     if error.sqlstate in RAISED_BY_FUNCTIONS:
-        return RAISED_BY_FUNCTIONS[error.sqlstate](message, hint)
+        return RAISED_BY_FUNCTIONS[error.sqlstate](message + _nearest(message, hint), hint)
     if "unsupported startup parameter" in message:
         return DatabaseUnreachableError(
             f"a connection pooler stands before the database: {message}",
             "let DATAFLOW_DSN name Postgres itself, or a pooler in session mode",
         )
+    if isinstance(error, psycopg.OperationalError) and LIBPQ_CONNECTS in message:
+        for pattern, remedy in REFUSED_LOGIN:
+            if re.search(pattern, message):
+                return DatabaseUnreachableError(f"the server refuses the connection: {message}", remedy)
     for kinds, ours, what, remedy in RAISED_BY_POSTGRES:
         if isinstance(error, kinds):
             return ours(what + message, remedy)
     return DataflowError(f"database error {error.sqlstate}: {message}", hint)
+
+
+def said(error: psycopg.Error) -> str:
+    """What Postgres or libpq says, in one line: libpq's own messages have several."""
+    return error.diag.message_primary or " ".join(str(error).split())
+
+
+def _nearest(message: str, hint: str) -> str:
+    unknown, known = _UNKNOWN.fullmatch(message), _KNOWN.fullmatch(hint)
+    return did_you_mean(unknown[1], known[1].split(", ")) if unknown and known else ""

@@ -38,6 +38,7 @@ CLOCK_TOLERANCE = timedelta(seconds=5)
 GIB = 1024**3
 LITTLE_DISK = 5 * GIB
 NO_DISK = 500 * 1024**2
+ROLES = "roles"
 RUNS_JOBS = {"dataflow_daemon", "dataflow_admin"}
 POOLER_REMEDY = "let DATAFLOW_DSN name Postgres itself, or a pooler in session mode"
 
@@ -129,7 +130,7 @@ def flows(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "flows",
                 "failed",
-                error.message,
+                "; ".join(error.message.splitlines()),
                 error.remedy or f"correct it; `dataflowctl apply --check {path}`",
             )
         else:
@@ -313,16 +314,16 @@ def _roles(connection: psycopg.Connection) -> Finding:
     user = connection.info.user
     has = {str(row[0]) for row in connection.execute(db.query("doctor_roles"))}
     if has & RUNS_JOBS:
-        return Finding("roles", "ok", f"{user} is a member of {', '.join(sorted(has))}")
+        return Finding(ROLES, "ok", f"{user} is a member of {', '.join(sorted(has))}")
     if has:
         return Finding(
-            "roles",
+            ROLES,
             "warning",
             f"{user} is a member of {', '.join(sorted(has))}: it may look or steer, but not run jobs",
             f"for a daemon: GRANT dataflow_daemon TO {user}",
         )
     return Finding(
-        "roles",
+        ROLES,
         "failed",
         f"{user} is a member of no dataflow role",
         f"as a superuser: GRANT dataflow_daemon TO {user}",
@@ -356,9 +357,8 @@ def _listen(settings: Settings, other: psycopg.Connection) -> Finding:
             other.execute(db.query("doctor_notify"), {"payload": payload})
             heard = _hears(listener, payload)
     except (psycopg.Error, DataflowError) as error:
-        return Finding(
-            "listen", "failed", f"LISTEN does not work through this DSN: {error}".strip(), POOLER_REMEDY
-        )
+        why = db.said(error) if isinstance(error, psycopg.Error) else error.message
+        return Finding("listen", "failed", f"LISTEN does not work through this DSN: {why}", POOLER_REMEDY)
     if len(pids) > 1:
         return Finding(
             "listen",

@@ -9,14 +9,14 @@ from __future__ import annotations
 EXIT: dict[str, int] = {
     "OK": 0,
     "FAILED": 1,  # a job failed, or a check found something that would stop a run
-    "USAGE": 2,  # the command line is wrong
+    "USAGE": 2,  # the command line is wrong, or a value in it is none that there is
     "INVALID_SETTINGS": 3,  # a setting or its file cannot be used
     "INVALID_FLOW": 4,  # a flow file has mistakes; all of them are listed
     "DATABASE_UNREACHABLE": 5,  # no answer from Postgres, or it refused the connection
     "SCHEMA_MISMATCH": 6,  # the schema is missing, older or newer than this program, or was edited
     "EMBEDDED_FAILED": 7,  # the embedded Postgres or Java cannot be started
-    "NOT_ALLOWED": 8,  # the role may not do this, or a rule of the database refuses it
-    "NOT_FOUND": 9,  # no such job, dataset, chunk, attempt or scope
+    "NOT_ALLOWED": 8,  # the role may not do this, a rule of the database refuses it, or a question was answered no
+    "NOT_FOUND": 9,  # no such job, dataset, chunk, attempt, scope or file
     "DATA_NOT_READY": 10,
     "WRONG_DATA": 11,
     "INVALID_PATH": 12,
@@ -24,6 +24,8 @@ EXIT: dict[str, int] = {
     "LOCKED": 14,
     "INVALID_CREDENTIAL": 15,
     "INTERNAL": 70,  # a bug of ours
+    "OUTPUT_FAILED": 74,  # what a command prints cannot be written; 74 is EX_IOERR
+    "INTERRUPTED": 130,  # Ctrl-C, or the end of the input at a question; as shells have it
 }
 
 
@@ -43,6 +45,12 @@ class DataflowError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  remedy: {self.remedy}" if self.remedy else self.message
+
+
+class InvalidValueError(DataflowError):
+    """What a person typed is no value of its kind."""
+
+    code = "USAGE"
 
 
 class InvalidSettingsError(DataflowError):

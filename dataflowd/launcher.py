@@ -16,7 +16,7 @@ from dataflowd.engine.compose import as_parameters, versions
 from dataflowd.engine.noop import NoopEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
-from dataflowd.errors import InvalidSettingsError, NotAllowedError, SchemaMismatchError
+from dataflowd.errors import InvalidValueError, NotAllowedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -111,8 +111,11 @@ def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:
         for name, value in given.items():
             settings.Settings.__pydantic_validator__.validate_assignment(current, name, value)
     except ValidationError as error:
-        wrong = "; ".join(f"--{item['loc'][0]}: {item['msg']}" for item in error.errors(include_url=False))
-        raise InvalidSettingsError(wrong, "run `dataflowd run --help`") from None
+        wrong = "; ".join(  # --name is the setting daemon_name
+            f"--{str(item['loc'][0]).removeprefix('daemon_')} {item['input']}: {item['msg']}"
+            for item in error.errors(include_url=False)
+        )
+        raise InvalidValueError(wrong, "run `dataflowd run --help`") from None
     return current
 
 
@@ -126,22 +129,10 @@ def _tell_versions(current: Settings, declared: Declared) -> None:
 def _check_schema(current: Settings) -> None:
     """A newer schema that still serves this release will do: the host is upgraded when its turn comes."""
     with db.connect(current, "dataflowd") as connection:
-        found = migrate.drift(connection)
-    if found.is_current:
-        return
-    if found.serves_us:
+        found = migrate.require(connection)
+    if not found.is_current:
         log.logger(__name__).warning(
             "schema.newer",
             schema=found.made_by,
             remedy="upgrade dataflowd on this host before the next release",
         )
-        return
-    if found.is_newer:
-        raise SchemaMismatchError(
-            f"the database's schema is of {found.made_by or 'a newer release'}, and serves none before {found.serves_from or 'it'}",
-            "upgrade dataflowd on this host",
-        )
-    raise SchemaMismatchError(
-        "the database's schema is not the one that this program was made for",
-        "run `dataflowctl init`, or upgrade dataflowd on this host",
-    )

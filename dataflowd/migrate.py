@@ -93,6 +93,39 @@ def init(connection: psycopg.Connection) -> list[str]:
             connection.execute(db.query("migration_unlock"))
 
 
+def require_release(connection: psycopg.Connection) -> None:
+    """One query: refuses a schema that is missing, or of a release that this program does not go with."""
+    with db.translated():
+        made_by, serves_from = connection.execute(db.query("schema_version")).fetchone() or (None, None)
+    _require(Drift([], [], [], [], made_by, serves_from))
+
+
+def require(connection: psycopg.Connection) -> Drift:
+    """The same, and whatever else differs is refused, too; a newer schema that still serves this release will do."""
+    require_release(connection)
+    found = drift(connection)
+    _require(found)
+    if not (found.is_current or found.serves_us):
+        raise SchemaMismatchError(
+            "the database's schema is not the one that this program was made for",
+            "run `dataflowctl init`, or upgrade dataflowd on this host",
+        )
+    return found
+
+
+def _require(found: Drift) -> None:
+    if found.is_newer and not found.serves_us:
+        raise SchemaMismatchError(
+            f"the database's schema is of {found.made_by or 'a newer release'}, and serves none before {found.serves_from or 'it'}",
+            "upgrade dataflowd on this host",
+        )
+    if found.made_by is not None and _release(found.made_by) < _release(__version__):
+        raise SchemaMismatchError(
+            f"the database's schema is of {found.made_by}, and this program of {__version__}",
+            "run `dataflowctl init`",
+        )
+
+
 def drift(connection: psycopg.Connection) -> Drift:
     """Compares without writing."""
     if connection.execute(db.query("migration_exists")).fetchone() == (None,):

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from dataflowd.ctl.output import show_version
 from dataflowd.errors import EXIT
+from dataflowd.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,6 +104,14 @@ class Tree(TyperGroup):
                 import_module(f"dataflowd.ctl.{names[cmd_name][0]}").register(part)
                 return typer.main.get_group(part).commands[cmd_name]
         return None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Typer's own hint knows only commands that are loaded."""
+        try:
+            return super().resolve_command(ctx, args)
+        except typer.TyperException as error:
+            error.message = error.message.rstrip(".") + did_you_mean(args[0], self.list_commands(ctx))
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         for section, names in COMMANDS.items():

@@ -73,11 +73,12 @@ def apply(  # noqa: PLR0913 - each is an option of the command
 
 
 def _check(flow: Flow, settings: Settings) -> list[Change]:
-    from dataflowd import db
+    from dataflowd import db, migrate
     from dataflowd.flow import conflicts
 
     if settings.dsn is not None:
         with db.connect(settings) as connection:
+            migrate.require_release(connection)
             conflicts(connection, flow)
     return []
 
@@ -86,13 +87,14 @@ def _store(
     flow: Flow, settings: Settings, *, prune: bool, dry_run: bool, yes: bool
 ) -> tuple[list[Change], list[str]]:
     """What changes, and the names of what the flow no longer declares and keeps all the same."""
-    from dataflowd import db
+    from dataflowd import db, migrate
     from dataflowd.engine.compose import as_parameters, versions
     from dataflowd.flow import apply as apply_flow
     from dataflowd.flow import conflicts, plan
 
     told = as_parameters(versions(flow))
     with db.connect(settings) as connection:
+        migrate.require_release(connection)
         conflicts(connection, flow, prune)
         other_code = {job for [job] in connection.execute(db.query("other_code"), told)}
         changes = _with_code(plan(connection, flow, prune), other_code)
@@ -130,13 +132,14 @@ def _with_code(changes: list[Change], other_code: set[str]) -> list[Change]:
 
 
 def _confirm(retiring: list[Change]) -> None:
+    from dataflowd.ctl.show import confirm
     from dataflowd.errors import NotAllowedError
 
     if not sys.stdin.isatty():
         names = ", ".join(f"{change.kind} {change.name}" for change in retiring)
         raise NotAllowedError(f"this would retire {names}", "look at it with --dry-run, then say --yes")
     _show(retiring)
-    typer.confirm(f"retire these {len(retiring)}?", abort=True)
+    confirm(f"retire these {len(retiring)}?", yes=False)
 
 
 def _show(changes: list[Change]) -> None:

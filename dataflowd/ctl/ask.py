@@ -66,10 +66,12 @@ def explain(*calls: Call) -> None:
 
 @contextmanager
 def connected(context: typer.Context) -> Iterator[psycopg.Connection]:
-    from dataflowd import db
+    """To a schema that goes with this program; `init` and `doctor`, which look at any, connect by themselves."""
+    from dataflowd import db, migrate
     from dataflowd.ctl.setup import settings_of
 
     with db.connect(settings_of(context)) as connection:
+        migrate.require_release(connection)
         yield connection
 
 

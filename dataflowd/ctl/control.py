@@ -17,6 +17,7 @@ Jobs = Annotated[
 Producer = Annotated[str | None, typer.Option("--dataset", help="The job that produces this dataset.")]
 Daemon = Annotated[str | None, typer.Option("--daemon", help="This daemon.")]
 NO_LIMIT = "none"
+LIMIT_MOST = 2**31 - 1  # the column is four bytes wide
 
 
 def register(app: typer.Typer) -> None:
@@ -160,4 +161,6 @@ def _number(text: str) -> int | None:
         return None
     if not text.isdecimal():
         raise typer.BadParameter(f"{text!r} is neither a whole number nor `{NO_LIMIT}`")
+    if len(text) > len(str(LIMIT_MOST)) or int(text) > LIMIT_MOST:
+        raise typer.BadParameter(f"{text:.20} is too many; a limit is 0 to {LIMIT_MOST}, or `{NO_LIMIT}`")
     return int(text)

@@ -93,6 +93,7 @@ def list_(
             [row["keyid"], row["suite"], row["created"], row["retired"], row["datasets"], row["is_current"]]
             for row in found
         ],
+        nothing="no keys; `dataflowctl key generate` makes one",
     )
 
 

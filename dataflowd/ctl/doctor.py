@@ -38,8 +38,18 @@ def doctor(
     if as_json:
         say_json({"ok": not failed, "checks": [asdict(finding) for finding in findings]})
     else:
-        say(f"would stop a run: {', '.join(dict.fromkeys(failed))}" if failed else "nothing would stop a run")
+        say(_verdict(findings, failed))
     raise typer.Exit(EXIT["FAILED"] if failed else EXIT["OK"])
+
+
+def _verdict(findings: list[Finding], failed: list[str]) -> str:
+    from dataflowd.doctor import ROLES
+
+    if failed:
+        return f"would stop a run: {', '.join(dict.fromkeys(failed))}"
+    if any(finding.check == ROLES and finding.state == "warning" for finding in findings):
+        return "nothing would stop a person who looks or steers; a run needs another role"
+    return "nothing would stop a run"
 
 
 def _print(finding: Finding) -> None:

@@ -46,7 +46,9 @@ def stop(context: typer.Context) -> None:
     alive = _alive(context) if postgres.status(data_dir).running else []
     say("stopped" if postgres.stop(data_dir) else "it was not running")
     if alive:
-        say(f"but daemon {', '.join(alive)} runs and starts it again: stop it first")
+        say(
+            f"daemon {', '.join(alive)} still runs: one without a DSN of its own starts it again; stop it first"
+        )
 
 
 def status(

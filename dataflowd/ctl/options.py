@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 PATTERN = "a dataid, a glob (2026-01-*) or a range (2026-01-01..2026-01-31)"
 _PATTERN = re.compile(r"[A-Za-z0-9._:+=*?-]+")  # of the characters of a dataid
+STDIN = Path("-")
 AGE_DIGITS = 12
 AGE_MOST = timedelta(days=36_500)  # older than any of our events
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -86,6 +89,17 @@ def _age(text: str) -> timedelta | None:
         return None
     found = timedelta(**{UNITS[unit]: int(number)})
     return found if found <= AGE_MOST else None
+
+
+def content(path: Path, remedy: str) -> str:
+    """Of a file that the command line names; - is standard input."""
+    from dataflowd.errors import NotFoundError
+
+    try:
+        return sys.stdin.read() if path == STDIN else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise NotFoundError(f"{path} cannot be read: {why}", remedy) from None
 
 
 def selector(**given: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 DEBUG_VARIABLE = "DATAFLOW_DEBUG"
+DISK_FAILED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 State = Literal["ok", "warning", "failed", "skipped"]
 _MARKS: dict[State, str] = {"ok": "\u2713", "warning": "!", "failed": "\u2717", "skipped": "-"}
@@ -29,11 +31,13 @@ _COLOURS: dict[State, str] = {
     "skipped": "\x1b[2m",
 }
 _PLAIN, _BOLD = "\x1b[0m", "\x1b[1m"
+_NEGATIVE = re.compile(r"-\d")  # how Typer reads a negative number: as an option of one character
 _COLOUR = re.compile(r"(\x1b\[(?:[012]|3[0-7])m)")
 
 
 def run(app: typer.Typer, name: str) -> int:
     """Runs a command line and returns its exit status; no traceback reaches a user unless it is asked for."""
+    _open_missing_streams()
     # A locale that lacks a character of a job's message shows it escaped and goes on.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -47,7 +51,7 @@ def run(app: typer.Typer, name: str) -> int:
         return _misused(error, name)
     except typer.Abort:
         sys.stderr.write("aborted\n")
-        return EXIT["FAILED"]
+        return EXIT["INTERRUPTED"]
     except (BrokenPipeError, SystemExit) as error:
         return _hung_up(error)
     except Exception as error:  # noqa: BLE001 - the last line of defence
@@ -111,7 +115,8 @@ def _misused(error: typer.TyperException, program: str) -> int:
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(message.rstrip() + "\n")
         return EXIT["USAGE"]
-    _complain("USAGE", message, f"run `{path} --help`")
+    hint = "a number is 0 or more; " if _NEGATIVE.fullmatch(getattr(error, "option_name", "")) else ""
+    _complain("USAGE", message, f"{hint}run `{path} --help`")
     return EXIT["USAGE"]
 
 
@@ -119,8 +124,19 @@ def _hung_up(error: BrokenPipeError | SystemExit) -> int:
     """The reader (`| head`) has what it wanted; Typer turns that into SystemExit, and a flush at exit would complain."""
     if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
         raise error
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    _drop_output()
     return EXIT["OK"]
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _open_missing_streams() -> None:
+    """Whoever closes one (`>&-`) wants to see nothing; its number must not become a connection's."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - open until the end
 
 
 def _bug(error: Exception) -> int:
@@ -130,6 +146,14 @@ def _bug(error: Exception) -> int:
         # Only an argument has bytes that are no text: whatever else comes in is read as UTF-8.
         _complain("USAGE", f"{error.object!r:.100} has bytes that are no UTF-8", "type it anew")
         return EXIT["USAGE"]
+    if isinstance(error, OSError) and error.errno in DISK_FAILED:
+        _drop_output()
+        _complain(
+            "OUTPUT_FAILED",
+            f"{error.filename or 'the output'} cannot be written: {error.strerror}",
+            "make room, or write it elsewhere; what the command was to do may be done",
+        )
+        return EXIT["OUTPUT_FAILED"]
     _complain(
         "INTERNAL",
         f"{type(error).__name__}: {error}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as encoder
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -118,10 +117,7 @@ def _keys(path: Path, width: int) -> tuple[tuple[str, ...], ...]:
     from dataflowd.errors import NotAllowedError
     from dataflowd.partition import MOST_KEYS
 
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotAllowedError(f"{path} cannot be read: {error}", "give one key a line, in UTF-8") from None
+    text = options.content(path, "give one key a line, in UTF-8")
     keys = tuple(dict.fromkeys(tuple(line.split("\t")) for line in text.splitlines() if line.strip()))
     wrong = next((key for key in keys if len(key) != width), None)
     if wrong is not None:
@@ -176,6 +172,7 @@ def list_(
             ]
             for row in found
         ],
+        nothing="nothing is partitioned",
     )
 
 

@@ -17,6 +17,8 @@ from dataflowd.ctl.show import as_json, cell, confirm, counted, first_line, mome
 
 Item = Annotated[str, typer.Argument(metavar="ITEM", help="Key of the record in its chunk.")]
 
+NOTHING = "no such record is set aside"
+
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Bad records that jobs set aside.")
@@ -62,6 +64,7 @@ def list_(  # noqa: PLR0913 - each is an option of the command
             ]
             for row in found
         ],
+        nothing=NOTHING,
     )
 
 
@@ -95,6 +98,7 @@ def records(  # noqa: PLR0913
             ]
             for row in found
         ],
+        nothing=NOTHING,
     )
 
 
@@ -163,7 +167,7 @@ def _format(form: str, path: Path | None) -> Any:
 
     if form not in {"", "json", "csv"}:
         raise typer.BadParameter(f"--format is json or csv, not {form}")
-    return form or ("json" if path is None or str(path) == "-" else format_of(path.name))
+    return form or ("json" if path is None or path == options.STDIN else format_of(path.name))
 
 
 def _write(path: Path, text: str) -> None:
@@ -225,13 +229,8 @@ def resolve(  # noqa: PLR0913
 
 def _take_back(context: typer.Context, job: str, path: Path, form: Any, *, explained: bool) -> int:
     from dataflowd.ctl import records as edited
-    from dataflowd.errors import NotAllowedError
 
-    try:
-        content = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotAllowedError(f"{path} cannot be read: {error}", "give an edited export, in UTF-8") from None
-    lines = list(edited.parsed(content, form))
+    lines = list(edited.parsed(options.content(path, "give an edited export, in UTF-8"), form))
     originals = call("quarantine_export", jobid=job, patterns=None, resolved=True)
     if explained:
         explain(originals, call("quarantine_resolve_records", jobid=job, records="[]"))

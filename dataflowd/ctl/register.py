@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 # A statement has a timeout; together they are one transaction.
 SLICE = 10_000
-STDIN = Path("-")
 
 
 def register(app: typer.Typer) -> None:
@@ -87,11 +85,5 @@ def _register(
 
 
 def _lines(path: Path) -> list[str]:
-    from dataflowd.errors import NotFoundError
-
-    try:
-        text = sys.stdin.read() if path == STDIN else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-        raise NotFoundError(f"{path} cannot be read: {why}", "name a file of dataids, one a line") from None
+    text = options.content(path, "name a file of dataids, one a line")
     return [line.strip() for line in text.splitlines() if line.strip()]

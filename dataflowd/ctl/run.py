@@ -29,7 +29,7 @@ FLOW_FILE = "flow.toml"
 JobOrScript = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="Name of the job, or path of its script: ./load.sh runs the job load."
+        metavar="JOB", help="Name of the job, or path of the script that a job's command names: ./load.sh."
     ),
 ]
 
@@ -53,8 +53,8 @@ def run(  # noqa: PLR0913 - each is an option of the command
     """Run the next chunk of a job here, in the foreground, without a daemon; what it says is shown.
 
     The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops it
-    and gives it back. With which words a script is called says the flow that declares it: one of DATAFLOW_FLOWS, or a
-    flow.toml here or beside it. Exit status: 0 done, 1 it failed, 10 to 14 the question that is answered no.
+    and gives it back. Of which job a script is, and with which words it is called, says the flow whose job names it: one
+    of DATAFLOW_FLOWS, or a flow.toml here or beside it; without one ./load.sh is of the job load. Exit status: 0 done, 1 it failed, 10 to 14 the question that is answered no.
 
     Examples:
     dataflowctl run ./load.sh               the script of the job load, on the next chunk
@@ -65,7 +65,7 @@ def run(  # noqa: PLR0913 - each is an option of the command
 
     if every and dataid is not None:
         raise typer.BadParameter("--all and --dataid exclude each other")
-    jobid = _jobid(job)
+    jobid = _jobid(context, job)
     asked = call("five_questions", jobid=jobid, dataid=dataid) if dataid else call("next_inputs", jobid=jobid)
     if explained:
         explain(asked)
@@ -102,7 +102,7 @@ def force(  # noqa: PLR0913
     from dataflowd.daemon.state import Wanted
     from dataflowd.errors import NotAllowedError
 
-    jobid = _jobid(job)
+    jobid = _jobid(context, job)
     asked = call("five_questions", jobid=jobid, dataid=dataid)
     if explained:
         explain(
@@ -208,12 +208,26 @@ class _Foreground:
             raise typer.Exit(EXIT.get(code, EXIT["FAILED"]))
 
 
-def _jobid(job: str) -> str:
-    return Path(job).stem if "/" in job else job
+def _jobid(context: typer.Context, job: str) -> str:
+    """Of a script: the job whose command names it; without a flow that does, the one that is called as it."""
+    from dataflowd.errors import InvalidValueError, NotFoundError
+
+    if "/" not in job:
+        return job
+    script = Path(job)
+    if not script.is_file():
+        raise NotFoundError(f"there is no script {job}", "name it by its path, or a job by its name")
+    _, named = _declaring(settings_of(context), script) or (None, [])
+    if len(named) > 1 and script.stem not in named:
+        raise InvalidValueError(
+            f"{job} is the script of {', '.join(named)}",
+            f"name the job: DATAFLOW_FLOWS={FLOW_FILE} dataflowctl run {named[0]}",
+        )
+    return named[0] if len(named) == 1 else script.stem
 
 
 def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, Declared]:
-    """A script that is named by its path needs no flow file, for the database knows the job; one that lies beside it counts."""
+    """A script that is named by its path needs no flow file, for the database knows the job; one that names it counts."""
     from dataflowd.declared import Declared
     from dataflowd.errors import NotFoundError
     from dataflowd.settings import load
@@ -228,42 +242,47 @@ def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, D
     if "/" in job:
         with connected(context) as connection:
             [row] = call("declared_job", jobid=jobid).send(connection)
-        if not Path(job).is_file():
-            raise NotFoundError(f"there is no script {job}", "name it by its path")
-        if not _declares(declared, jobid, Path(job)) and not _found_beside(
-            declared, jobid, Path(job), settings
-        ):
+        if found := _declaring(settings, Path(job)):
+            declared, _ = found
+        else:
             declared.add_script(jobid, Path(job), row["config_hash"])
     try:
-        _, found = declared.job(jobid)
+        _, known = declared.job(jobid)
     except NotFoundError as error:
         command = f"DATAFLOW_FLOWS={FLOW_FILE} dataflowctl run {jobid}"
         raise NotFoundError(error.message, f"name the flow file that declares it: {command}") from None
-    given["engine"] = "process" if found.kind == "command" else "spark"
+    given["engine"] = "process" if known.kind == "command" else "spark"
     return settings.model_copy(update=given), declared
 
 
-def _declares(declared: Declared, jobid: str, script: Path) -> bool:
-    """Whether a flow of this host runs that very script for the job: then it says how."""
+def _declaring(settings: Settings, script: Path) -> tuple[Declared, list[str]] | None:
+    """The first flows with jobs whose command names that very script, and these jobs; mistakes of a file are told.
+
+    Those of this host come first, then a flow.toml here, then one beside the script.
+    """
+    from dataflowd.declared import Declared
+
+    beside = [path for path in (Path(FLOW_FILE), script.parent / FLOW_FILE) if path.is_file()]
+    for flows in (settings.flows, *([path.absolute()] for path in beside)):
+        declared = Declared(settings.model_copy(update={"flows": flows}))
+        if named := _naming(declared, script):
+            return declared, named
+    return None
+
+
+def _naming(declared: Declared, script: Path) -> list[str]:
     from dataflowd.codehash import names_file
-    from dataflowd.errors import NotFoundError
 
-    try:
-        flow, job = declared.job(jobid)
-    except NotFoundError:
-        return False
-    named = [flow.directory / word for word in job.code] if job.kind == "command" else []
-    return any(names_file(program) and program.samefile(script) for program in named)
-
-
-def _found_beside(declared: Declared, jobid: str, script: Path, settings: Settings) -> bool:
-    """A flow.toml here or beside the script that runs it for the job says with which words; its mistakes are told."""
-    for path in (Path(FLOW_FILE), script.parent / FLOW_FILE):
-        if path.is_file():
-            declared.load(settings.model_copy(update={"flows": [path.absolute()]}))
-            if _declares(declared, jobid, script):
-                return True
-    return False
+    return [
+        jobid
+        for flow in declared.flows.values()
+        for jobid, job in flow.jobs.items()
+        if job.kind == "command"
+        and any(
+            names_file(program) and program.samefile(script)
+            for program in (flow.directory / word for word in job.code)
+        )
+    ]
 
 
 def _require(context: typer.Context, jobid: str, dataid: str) -> None:

@@ -67,7 +67,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
         at_most=limit + 1,
     )
     found = ask(context, asked, explained=explained)
-    page = found[:limit]
+    page, chosen = found[:limit], bool(status or first or last or dataid or stale)
     if json:
         as_json(page)
         return
@@ -88,6 +88,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
             ]
             for row in page
         ],
+        nothing=f"no such chunk of {dataset}" if chosen else f"{dataset} has no chunks",
     )
     if len(found) > limit:
         say(
@@ -107,8 +108,9 @@ def _map(  # noqa: PLR0913
     if json:
         as_json(lines)
         return
-    table(["from", "chunks"], [[line["first"], line["map"]] for line in lines])
-    say(MAP_LEGEND)
+    table(["from", "chunks"], [[line["first"], line["map"]] for line in lines], nothing="no chunks")
+    if lines:
+        say(MAP_LEGEND)
 
 
 def runs(  # noqa: PLR0913
@@ -147,6 +149,7 @@ def runs(  # noqa: PLR0913
             ]
             for row in found
         ],
+        nothing="no such run" if job or failed or since else "no runs yet",
     )
 
 

@@ -129,9 +129,15 @@ def folded(text: str, *, taken: int = 0, indent: int = 0) -> str:
     )[taken:]
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Aligned; on a terminal fitted to its width, with numbers to the right and statuses in colour."""
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], nothing: str = "") -> None:
+    """Aligned; on a terminal fitted to its width, with numbers to the right and statuses in colour.
+
+    `nothing` is what is said in the place of a table without rows.
+    """
     found = [list(row) for row in rows]
+    if nothing and not found:
+        say(nothing)
+        return
     cells = [[cell(value) for value in row] for row in found]
     if not on_terminal():
         for line in columns([list(headers), *cells]):
@@ -209,7 +215,7 @@ def preview(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 def confirm(question: str, *, yes: bool) -> None:
     """Asks on a terminal; elsewhere nobody would answer, so it is refused."""
-    from dataflowd.errors import NotAllowedError
+    from dataflowd.errors import EXIT, NotAllowedError
 
     if yes:
         return
@@ -219,7 +225,9 @@ def confirm(question: str, *, yes: bool) -> None:
             f"{question.rstrip('?')} needs a yes, and nobody is at a terminal to give it",
             "say --yes when it is right",
         )
-    typer.confirm(question, abort=True)
+    if not typer.confirm(question):
+        sys.stderr.write("not done\n")
+        raise typer.Exit(EXIT["NOT_ALLOWED"])
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import Call, ask, call, connected, explain
 from dataflowd.ctl.output import bold, mark, say
-from dataflowd.ctl.show import as_json, cell, counted, duration, moment, on_terminal, plain, table
+from dataflowd.ctl.show import as_json, cell, counted, duration, folded, moment, on_terminal, plain, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,7 @@ REDRAW_SECONDS = 1.0
 LATEST_REDRAW_SECONDS = 10.0
 SHOWN_JOBS = 20
 SHOWN_HANDS = 10
+HANGING = 6  # how far the lines below a cause are indented
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
@@ -122,8 +123,9 @@ def _draw_hands(hands: list[dict[str, Any]]) -> None:
         return
     say(bold("needs a hand:"))
     for hand in hands[:SHOWN_HANDS]:
-        say(f"  {mark('failed')} {hand['code']} ({hand['count']:,}): {cell(hand['detail'])}")
-        say(f"      {cell(hand['remedy'])}")
+        said = f"{hand['code']} ({hand['count']:,}): {cell(hand['detail'])}"
+        say(f"  {mark('failed')} {folded(said, taken=HANGING - 2, indent=HANGING)}")
+        say(folded(" " * HANGING + cell(hand["remedy"]), indent=HANGING))
     if len(hands) > SHOWN_HANDS:
         say(f"  ... and {len(hands) - SHOWN_HANDS} more causes; --json lists all")
 
@@ -155,7 +157,8 @@ def _draw_jobs(jobs: list[dict[str, Any]]) -> None:
                 j["failed"],
                 j["held"],
                 j["quarantined"],
-                duration(j["eta_seconds"]),
+                # What has failed waits for a hand and not for time.
+                duration(j["eta_seconds"] if j["waiting"] or j["running"] else None),
                 moment(j["oldest_waiting"]),
                 j["per_hour"],
                 j["limit"],

@@ -113,13 +113,16 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
                 section.wrong(
                     name, "is given without a calendar", f"write calendar = one of {', '.join(CALENDARS)}"
                 )
-        if dataset.format in (*FILE_FORMATS, *LAKE_FORMATS) and "location" not in section:
-            section.wrong(
-                "location", f"is missing for format {dataset.format!r}", 'write location = "{root}/..."'
-            )
+    if section.value("format") not in (None, *FORMATS):
+        return  # what such a one needs is not known
+    is_files = dataset.format in (*FILE_FORMATS, *LAKE_FORMATS)
+    if dataset.calendar is None and is_files and "location" not in section:
+        section.wrong(
+            "location", f"is missing for format {dataset.format!r}", 'write location = "{root}/..."'
+        )
     if dataset.format in TABLE_FORMATS and "tablename" not in section:
         section.wrong("tablename", f"is missing for format {dataset.format!r}", "name the table")
-    if dataset.format in (*FILE_FORMATS, *LAKE_FORMATS):
+    if is_files:
         _check_options(section, dataset)
     if dataset.publish == "rename":
         _check_fixed_path(section, dataset)

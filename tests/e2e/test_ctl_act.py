@@ -147,7 +147,7 @@ def test_nothing_selected_is_not_everything(
 ) -> None:
     retail(connection)
     result = run_ctl(command, "--yes")
-    assert result.returncode == EXIT["NOT_ALLOWED"]
+    assert result.returncode == EXIT["USAGE"]
     assert "name a job, a dataset, a dataid or a pattern" in result.stderr
 
 
@@ -199,8 +199,15 @@ def test_concurrency_is_shown_set_and_enforced_at_once(
     (own,) = asked(run_ctl, "concurrency", "1", "--job", "clean_orders", "--now", "--yes")
     assert own["running"] == 1
     assert [statuses(connection)[day] for day in DAYS[4:]] == ["RUNNING", "RESUBMIT"]
-    for wrong in (["-1"], ["many"], ["1", "--job", "a", "--daemon", "b"]):
-        assert run_ctl("concurrency", *wrong).returncode == EXIT["USAGE"]
+    for wrong, said in (
+        (["-1"], "a number is 0 or more"),
+        (["many"], "neither a whole number nor `none`"),
+        (["99999999999"], "a limit is 0 to 2147483647"),
+        (["9" * 5000], "a limit is 0 to 2147483647"),
+        (["1", "--job", "a", "--daemon", "b"], "not of both"),
+    ):
+        refused = run_ctl("concurrency", *wrong)
+        assert (refused.returncode, said in refused.stderr) == (EXIT["USAGE"], True), refused.stderr
     assert run_ctl("concurrency", "1", "--job", "nope").returncode == EXIT["NOT_FOUND"]
     assert daemon.name
 
@@ -243,7 +250,7 @@ def test_a_range_that_is_none_registers_nothing(
 ) -> None:
     retail(connection)
     result = run_ctl("ready", "prices", "2026-01-01", "--range", bounds)
-    assert result.returncode == EXIT["NOT_ALLOWED"], result.stderr
+    assert result.returncode == EXIT["USAGE"], result.stderr
     assert statuses(connection, "prices") == {}
 
 

@@ -16,8 +16,10 @@ from struct import pack
 from typing import TYPE_CHECKING
 
 import pytest
+from psycopg import conninfo
 from psycopg.types.json import Jsonb
 
+from dataflowd.ctl import status
 from dataflowd.ctl.app import COMMANDS
 from dataflowd.ctl.keys import KEYS
 from dataflowd.errors import EXIT
@@ -452,6 +454,8 @@ def test_records_go_out_as_a_file_and_come_back_edited(
     }
     file.write_text(file.read_text().replace(",,,4711,", ",mend,,4711,12.50"))
     wrong = run_ctl("quarantine", "resolve", "clean_orders", "--from-file", str(file))
+    missing = run_ctl("quarantine", "resolve", "clean_orders", "--from-file", "/nowhere.csv")
+    assert (missing.returncode, "/nowhere.csv cannot be read" in missing.stderr) == (EXIT["NOT_FOUND"], True)
     assert (wrong.returncode, "line 2 has the action 'mend'" in wrong.stderr) == (EXIT["NOT_ALLOWED"], True)
     file.write_text(file.read_text().replace("mend", "repair"))
     assert asked(run_ctl, "quarantine", "resolve", "clean_orders", "--from-file", str(file)) == {
@@ -514,6 +518,33 @@ def test_a_reader_that_has_enough_ends_the_command_quietly(
     assert (result.returncode, result.stderr, len(result.stdout.splitlines())) == (0, "", 2)
 
 
+@pytest.mark.parametrize(
+    ("redirection", "status", "said"),
+    [
+        (
+            "> /dev/full",
+            EXIT["OUTPUT_FAILED"],
+            "error [OUTPUT_FAILED]: the output cannot be written: No space left on device",
+        ),
+        (">&-", 0, ""),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_no_bug(
+    redirection: str, status: int, said: str, unbuffered: str
+) -> None:
+    """Whether it is noticed where it is said, or at the end."""
+    result = subprocess.run(
+        ["bash", "-c", f"{CTL} --help {redirection}"],
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr.partition("\n")[0]) == (status, said)
+    assert len(result.stderr.splitlines()) <= 2
+
+
 def on_a_terminal(
     arguments: list[str], env: dict[str, str], columns: int, answer: str = ""
 ) -> tuple[str, int]:
@@ -568,9 +599,14 @@ def test_a_person_at_a_terminal_is_asked_and_may_refuse(
         rows = connection.execute("SELECT FROM dataflow.datastatus WHERE status = 'FAILED'").fetchall()
         return len(rows)
 
-    drawn, status = on_a_terminal(["resubmit"], env, 100, "n\n")
-    assert "resubmit 1 run?" in drawn
-    assert (status, failed()) == (EXIT["FAILED"], 1)
+    for answer, expected in (
+        ("n\n", "NOT_ALLOWED"),
+        ("\n", "NOT_ALLOWED"),
+        ("\x04", "INTERRUPTED"),
+    ):
+        drawn, status = on_a_terminal(["resubmit"], env, 100, answer)
+        assert "resubmit 1 run?" in drawn
+        assert (status, failed()) == (EXIT[expected], 1)
     drawn, status = on_a_terminal(["resubmit"], env, 100, "y\n")
     assert (status, failed()) == (0, 0)
 
@@ -610,6 +646,47 @@ def test_a_database_without_the_schema_is_told_apart_from_no_database(
     assert "dataflowctl init" in missing.stderr
     nowhere = run_ctl(*arguments, env={"DATAFLOW_DSN": "postgresql://me@127.0.0.1:1/flow"})
     assert nowhere.returncode == EXIT["DATABASE_UNREACHABLE"]
+    assert "the database does not answer: " in nowhere.stderr
+    assert " Is the server running" in nowhere.stderr  # in one line, and its tab is a blank
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "remedy"),
+    [
+        ({"user": "nobodyhere"}, 'role "nobodyhere" does not exist', "CREATE ROLE name LOGIN"),
+        ({"dbname": "nowhere"}, 'database "nowhere" does not exist', "createdb"),
+    ],
+)
+def test_a_server_that_refuses_a_login_has_answered(
+    dsn: str, run_ctl: RunCtl, given: dict[str, str], said: str, remedy: str
+) -> None:
+    refused = run_ctl("status", env={"DATAFLOW_DSN": conninfo.make_conninfo(dsn, **given)})
+    assert refused.returncode == EXIT["DATABASE_UNREACHABLE"]
+    assert "the server refuses the connection: " in refused.stderr
+    assert said in refused.stderr
+    assert remedy in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("made_by", "serves_from", "expected"),
+    [
+        ("9.1.0", "9.0.0", "is of 9.1.0, and serves none before 9.0.0"),
+        ("0.0.1", "0.0.1", "is of 0.0.1"),
+        ("9.1.0", "0.1.0", ""),
+    ],
+)
+def test_a_schema_of_another_release_is_refused_unless_it_serves_this_one(
+    connection: psycopg.Connection, run_ctl: RunCtl, made_by: str, serves_from: str, expected: str
+) -> None:
+    connection.execute(
+        "CREATE OR REPLACE FUNCTION dataflow.schema_version(OUT made_by text, OUT serves_from text) LANGUAGE sql"
+        f" AS $$ SELECT '{made_by}', '{serves_from}' $$".encode()
+    )
+    for command in ("status", "pause"):
+        result = run_ctl(command)
+        assert result.returncode == (EXIT["SCHEMA_MISMATCH"] if expected else 0)
+        assert expected in result.stderr
+    assert run_ctl("doctor", "--no-spark", "--json").stdout.startswith("{")
 
 
 def test_an_older_schema_asks_for_init(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
@@ -630,6 +707,97 @@ def test_an_unknown_name_is_not_found_and_the_known_are_named(
     result = run_ctl(*arguments)
     assert result.returncode == EXIT["NOT_FOUND"]
     assert "orders" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["chunks", "orders"], "orders has no chunks"),
+        (["chunks", "orders", "--stale"], "no such chunk of orders"),
+        (["chunks", "orders", "--map"], "no chunks"),
+        (["runs"], "no runs yet"),
+        (["runs", "clean_orders"], "no such run"),
+        (["quarantine", "list"], "no such record is set aside"),
+        (["quarantine", "records"], "no such record is set aside"),
+        (["partition", "list"], "nothing is partitioned"),
+        (["key", "list"], "no keys; `dataflowctl key generate` makes one"),
+    ],
+)
+def test_nothing_is_said_in_a_line_and_not_as_an_empty_table(
+    connection: psycopg.Connection, run_ctl: RunCtl, arguments: list[str], expected: str
+) -> None:
+    retail(connection)
+    assert ok(run_ctl(*arguments)) == expected + "\n"
+    assert ok(run_ctl(*arguments, "--json")) == "[]\n"
+
+
+@pytest.mark.usefixtures("daemon")
+def test_what_needs_a_hand_is_folded_at_the_terminals_width(
+    dsn: str, settings: Settings, connection: psycopg.Connection
+) -> None:
+    connection.execute(
+        "UPDATE dataflow.datastatus SET reason = repeat('far away ', 20) WHERE status = 'FAILED'"
+    )
+    env = {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir), "NO_COLOR": "1"}
+    drawn, _ = on_a_terminal(["status"], env, 60)
+    hands = drawn.partition("needs a hand:")[2].partition("\n\n")[0]
+    assert hands.count("far away") > 10
+    assert max(map(len, hands.splitlines())) <= 60
+
+
+def test_a_job_with_nothing_but_failures_left_has_no_eta(capsys: pytest.CaptureFixture[str]) -> None:
+    job = {
+        "jobid": "load",
+        "paused": False,
+        "eta_seconds": 0,
+        "running": 0,
+        "waiting": 0,
+        "failed": 3,
+        "limit": None,
+    }
+    job |= {"done": 1, "held": 0, "quarantined": 0, "oldest_waiting": None, "per_hour": 1.0}
+    status._draw_jobs([job, job | {"running": 1}])
+    left, going = capsys.readouterr().out.splitlines()[1:]
+    assert ("0.0s" in left, "0.0s" in going) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (["staus"], "USAGE", "(did you mean 'status'?)"),
+        (["resumbit"], "USAGE", "(did you mean 'resubmit'?)"),
+        (["key", "lst"], "USAGE", "Did you mean 'list'?"),
+        (
+            ["why", "claen_orders", "1"],
+            "NOT_FOUND",
+            "there is no job claen_orders (did you mean 'clean_orders'?)",
+        ),
+        (["chunks", "order"], "NOT_FOUND", "there is no dataset order (did you mean 'orders'?)"),
+    ],
+)
+def test_a_mistyped_name_is_answered_with_the_nearest(
+    connection: psycopg.Connection, run_ctl: RunCtl, arguments: list[str], status: str, expected: str
+) -> None:
+    retail(connection)
+    result = run_ctl(*arguments)
+    assert (result.returncode, expected in result.stderr) == (EXIT[status], True), result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["chunks", "orders", "--status", "BAD"],
+        ["chunks", "orders", "--sort", "foo"],
+        ["resubmit", "--status", "FOO"],
+        ["ready", "raw_orders", "a/b"],
+    ],
+)
+def test_a_value_that_is_none_is_a_wrong_command_line(
+    connection: psycopg.Connection, run_ctl: RunCtl, arguments: list[str]
+) -> None:
+    retail(connection)
+    result = run_ctl(*arguments)
+    assert (result.returncode, result.stderr.count("error [USAGE]")) == (EXIT["USAGE"], 1), result.stderr
 
 
 def test_a_hostile_text_cannot_steer_the_terminal(connection: psycopg.Connection, run_ctl: RunCtl) -> None:

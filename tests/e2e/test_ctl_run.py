@@ -120,6 +120,16 @@ def test_a_flow_file_beside_a_script_says_with_which_words_it_is_called(own: Own
     # One that runs something else for the job does not count, and one with mistakes is told.
     file.write_text(FLOW.replace("./load.sh", "true"), encoding="utf-8")
     assert own.run("run", "./load.sh").stdout == "called with \nload 2: DONE\n"
+    # It is of the job that names it, whatever that is called.
+    other = own.directory / "other.sh"
+    script.rename(other)
+    file.write_text(FLOW.replace("load.sh", "other.sh"), encoding="utf-8")
+    assert own.run("run", "./other.sh").stdout == "called with \nload 3: DONE\n"
+    second = '[dataset.sums]\nformat = "none"\n[job.sum]\ncommand = ["./other.sh"]\ninputs = ["raw"]\noutputs = ["sums"]\n'
+    file.write_text(FLOW.replace("load.sh", "other.sh") + second, encoding="utf-8")
+    several = own.run("run", "./other.sh")
+    assert (several.returncode, "is the script of load, sum" in several.stderr) == (2, True)
+    other.rename(script)
     file.write_text(declared.replace("{dataid}", "{dataidd}"), encoding="utf-8")
     wrong = own.run("run", "./load.sh")
     assert (wrong.returncode, "did you mean 'dataid'" in wrong.stderr) == (4, True)
@@ -137,7 +147,8 @@ def test_the_exit_status_is_the_question_that_is_answered_no(own: Own) -> None:
     failed = own.run("run", "./load.sh", "--dataid", "1")
     assert failed.returncode == 1
     assert "load 1: FAILED EXIT_4: exit status 4" in failed.stdout
-    assert own.run("run", "./lod.sh").returncode == 9
+    missing = own.run("run", "./lod.sh")
+    assert (missing.returncode, "there is no script ./lod.sh" in missing.stderr) == (9, True)
     nowhere = own.run("run", "load")  # no flow of this host declares it
     assert nowhere.returncode == 9
     assert "DATAFLOW_FLOWS=flow.toml dataflowctl run load" in nowhere.stderr

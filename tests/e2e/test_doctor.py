@@ -55,6 +55,7 @@ def test_a_spark_that_cannot_start_is_a_finding(tmp_path: Path) -> None:
 def test_a_database_that_does_not_answer_fails_and_the_rest_is_still_checked(run_ctl: RunCtl) -> None:
     found = report(run_ctl, env={"DATAFLOW_DSN": "host=127.0.0.1 port=1 user=x dbname=x"})
     assert found["postgres"]["state"] == "failed"
+    assert " Is the server running" in found["postgres"]["detail"]
     assert found["schema"]["state"] == "skipped"
     assert found["disk"]["state"] == "ok"
 
@@ -86,7 +87,9 @@ def test_drift_is_named(run_ctl: RunCtl, connection: psycopg.Connection, damage:
 def test_the_users_roles_are_judged(run_ctl: RunCtl, server: Server, dsn: str, role: str, state: str) -> None:
     with server.login(dsn, role) as theirs:
         found = report(run_ctl, env={"DATAFLOW_DSN": theirs})
+        shown = run_ctl("doctor", "--no-spark", env={"DATAFLOW_DSN": theirs}).stdout
     assert found["roles"]["state"] == state
+    assert shown.endswith("nothing would stop a run\n") is (state == "ok")
 
 
 def test_a_transaction_mode_pooler_is_recognised(run_ctl: RunCtl, dsn: str) -> None:
@@ -144,6 +147,7 @@ def test_a_flow_that_does_not_load_fails(run_ctl: RunCtl, tmp_path: Path) -> Non
     (tmp_path / "flow.toml").write_text("[flow]\nnane = 'x'\n", encoding="utf-8")
     found = report(run_ctl, env={"DATAFLOW_FLOWS": str(tmp_path / "flow.toml")})
     assert found["flows"]["state"] == "failed"
+    assert "\n" not in found["flows"]["detail"]
 
 
 def test_the_report_is_ascii_where_the_locale_is(run_ctl: RunCtl) -> None:

@@ -180,6 +180,21 @@ def test_a_wrong_command_line_is_status_2(arguments: list[str], tmp_path: Path) 
     assert "Traceback" not in result.stderr
 
 
+def test_the_daemon_refuses_a_missing_schema_in_the_words_of_every_command(
+    empty_dsn: str, tmp_path: Path
+) -> None:
+    env = environment(empty_dsn, tmp_path)
+    refused = run_program("dataflowd", "run", "--once", "--engine", "noop", env=env)
+    assert_refused(refused, "SCHEMA_MISMATCH", 'schema "dataflow" does not exist', "dataflowctl init")
+    assert run_program("dataflowctl", "status", env=env).stderr == refused.stderr
+
+
+@pytest.mark.parametrize(("option", "value"), [("--engine", "foo"), ("--name", "a b")])
+def test_a_wrong_option_of_the_daemon_is_status_2(option: str, value: str, dsn: str, tmp_path: Path) -> None:
+    refused = run_program("dataflowd", "run", option, value, env=environment(dsn, tmp_path))
+    assert_refused(refused, "USAGE", f"{option} {value}: ")
+
+
 def test_help_is_quick_because_it_imports_little() -> None:
     code = "import resource, sys; from dataflowd.ctl.app import app\n"
     code += "app(['--help'], standalone_mode=False)\n"

@@ -151,12 +151,12 @@ def test_only_our_own_colours_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (["ready", "raw", "../../etc/passwd"], "NOT_ALLOWED"),
+        (["ready", "raw", "../../etc/passwd"], "USAGE"),
         (["ready", "raw\x1b[2J", "1"], "NOT_FOUND"),
         (["why", "clean_orders'; DROP SCHEMA dataflow; --", "1"], "NOT_FOUND"),
         (["hold", "--dataset", "$(touch marker)", "--reason", "\x1b]0;x\x07"], "NOT_FOUND"),
         (["logs", "../../etc", "passwd"], "NOT_FOUND"),
-        (["env", "clean_orders", "x\u202e/.."], "NOT_ALLOWED"),
+        (["env", "clean_orders", "x\u202e/.."], "USAGE"),
         (["apply", "/proc/self/environ\x1b[2J"], "INVALID_FLOW"),
     ],
 )

@@ -362,7 +362,8 @@ def test_the_command_line_starts_shows_queries_and_stops_it(data_dir: Path, tmp_
     assert embedded("stop") == "it was not running\n"
     assert run_program("dataflowctl", "init", env=env).returncode == 0
     embedded("psql", "-c", "SELECT dataflow.register_daemon('alpha', 'here', 1, '1 hour')")
-    assert embedded("stop") == "stopped\nbut daemon alpha runs and starts it again: stop it first\n"
+    told = "daemon alpha still runs: one without a DSN of its own starts it again; stop it first"
+    assert embedded("stop") == f"stopped\n{told}\n"
 
 
 @pytest.mark.parametrize("command", ["start", "stop", "status", "psql"])

@@ -184,6 +184,11 @@ def test_a_wrong_dataset_is_explained(mistakes: Callable[[str], list[str]], more
     assert any(re.match(said, line) for line in found), found
 
 
+def test_what_an_unknown_format_needs_is_not_asked_for(mistakes: Callable[[str], list[str]]) -> None:
+    [said] = mistakes(HEAD.lstrip() + "\n[dataset.c]\nformat = 'cvs'")
+    assert "format is 'cvs' (did you mean 'csv'?)" in said
+
+
 @pytest.mark.parametrize(
     ("checks", "said"),
     [
