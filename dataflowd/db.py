@@ -54,7 +54,7 @@ RAISED_BY_POSTGRES: list[tuple[tuple[type[psycopg.Error], ...], type[DataflowErr
         (psycopg.errors.InsufficientPrivilege,),
         NotAllowedError,
         "",
-        "connect as a member of dataflow_operator or dataflow_admin, or ask one of them",
+        "connect in the role for it: dataflow_operator steers, dataflow_daemon runs jobs, dataflow_admin applies flows",
     ),
     (
         (psycopg.errors.InvalidSchemaName, psycopg.errors.UndefinedTable, psycopg.errors.UndefinedFunction),

@@ -256,17 +256,22 @@ def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, D
 
 
 def _declaring(settings: Settings, script: Path) -> tuple[Declared, list[str]] | None:
-    """The first flows with jobs whose command names that very script, and these jobs; mistakes of a file are told.
+    """The first flows with jobs whose command names that very script, and these jobs.
 
-    Those of this host come first, then a flow.toml here, then one beside the script.
+    Those of this host come first, then a flow.toml here, then one beside the script. Where none of them does, a job that was
+    left out for its code may be the one.
     """
     from dataflowd.declared import Declared
 
+    left_out: list[Exception] = []
     beside = [path for path in (Path(FLOW_FILE), script.parent / FLOW_FILE) if path.is_file()]
     for flows in (settings.flows, *([path.absolute()] for path in beside)):
         declared = Declared(settings.model_copy(update={"flows": flows}))
         if named := _naming(declared, script):
             return declared, named
+        left_out += declared.lacking.values()
+    if left_out:
+        raise left_out[0]
     return None
 
 
