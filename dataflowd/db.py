@@ -178,7 +178,8 @@ def translate(error: psycopg.Error) -> DataflowError:
 
 def said(error: psycopg.Error) -> str:
     """What Postgres or libpq says, in one line: libpq's own messages have several."""
-    return error.diag.message_primary or " ".join(str(error).split())
+    lines = (" ".join(line.split()) for line in str(error).splitlines())
+    return error.diag.message_primary or "; ".join(filter(None, lines))
 
 
 def _nearest(message: str, hint: str) -> str:

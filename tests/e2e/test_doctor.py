@@ -55,7 +55,7 @@ def test_a_spark_that_cannot_start_is_a_finding(tmp_path: Path) -> None:
 def test_a_database_that_does_not_answer_fails_and_the_rest_is_still_checked(run_ctl: RunCtl) -> None:
     found = report(run_ctl, env={"DATAFLOW_DSN": "host=127.0.0.1 port=1 user=x dbname=x"})
     assert found["postgres"]["state"] == "failed"
-    assert " Is the server running" in found["postgres"]["detail"]
+    assert "Connection refused; Is the server running" in found["postgres"]["detail"]
     assert found["schema"]["state"] == "skipped"
     assert found["disk"]["state"] == "ok"
 
