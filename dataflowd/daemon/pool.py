@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dataflowd.attempt import Attempt, Result
     from dataflowd.daemon.state import State
 
+START_SECONDS = 3600.0  # that the start of an attempt with a time limit may take
+
 _log = log.logger(__name__)
 
 
@@ -61,6 +63,8 @@ async def _result(state: State, running: Running) -> Result:
     attempt = running.attempt
 
     def on_start() -> None:
+        if attempt.timeout is not None:
+            limit.deadline = anyio.current_time() + attempt.timeout
         running.started = datetime.now(UTC).isoformat()
         running.started_at = time.monotonic()
         seconds = running.started_at - running.claimed
@@ -75,7 +79,9 @@ async def _result(state: State, running: Running) -> Result:
             number=attempt.number,
         )
 
-    with anyio.CancelScope() as running.scope, anyio.move_on_after(attempt.timeout) as limit:
+    # The time limit is of the job's own code: that it waited for a place, or for Spark, is no fault of the job.
+    most = None if attempt.timeout is None else attempt.timeout + START_SECONDS
+    with anyio.CancelScope() as running.scope, anyio.move_on_after(most) as limit:
         # It may have been stopped between its claim and now.
         if running.stop_reason is not None:
             return returned(attempt, running.stop_reason)
@@ -85,5 +91,10 @@ async def _result(state: State, running: Running) -> Result:
             _log.exception("engine.failed")
             return failed(attempt, "ENGINE_FAILED", f"{type(error).__name__}: {error}")
     if limit.cancelled_caught:
-        return failed(attempt, "TIMEOUT", f"it ran longer than {attempt.timeout:g} s and was stopped")
+        said = (
+            f"it ran longer than {attempt.timeout:g} s"
+            if running.started
+            else f"it had not begun after {most:g} s"
+        )
+        return failed(attempt, "TIMEOUT", f"{said} and was stopped")
     return returned(attempt, running.stop_reason or "stopped")

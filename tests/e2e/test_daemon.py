@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,9 @@ from dataflowd.engine.orders import Orders
 from tests.fix_daemon import Shop, StartDaemon, eventually, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from dataflowd.attempt import Attempt, Result
     from dataflowd.settings import Settings
     from tests.fix_postgres import RunCtl
 
@@ -99,6 +101,22 @@ def test_an_attempt_that_takes_too_long_is_stopped_with_all_its_processes(
     assert shop.value("SELECT code FROM dataflow.attempt") == "TIMEOUT"
     assert len(pids(tmp_path)) == 2
     assert not any(alive(pid) for pid in pids(tmp_path))
+
+
+def test_what_an_attempt_waits_for_its_start_is_not_taken_from_its_time(
+    shop: Shop, settings: Settings
+) -> None:
+    class LateEngine(CommandEngine):
+        async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
+            await anyio.sleep(1.5)  # for a place, or for Spark
+            return await super().run(attempt, on_start)
+
+    shop.job("true", 'timeout = "1s"')
+    shop.ready(1)
+    current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
+    engine = LateEngine(current, Declared(current), Orders(current))
+    assert anyio.run(partial(service.run, current, engine, once=True)) == 0
+    assert shop.outcomes() == ["DONE"]
 
 
 def test_a_lost_notification_delays_a_run_by_at_most_the_poll(shop: Shop, start_daemon: StartDaemon) -> None:
