@@ -92,8 +92,9 @@ def force(  # noqa: PLR0913
 ) -> None:
     """Run a chunk here although a question is answered no; shows which, and asks.
 
-    What was published before is replaced when it succeeds. The attempt is marked as forced, with the answers that it was
-    run against, and the history keeps who did it. Never forced are two writers of one chunk, locations outside the
+    What was published before is replaced when it succeeds. An input that is not READY is not given to the job: a script finds
+    its location empty. The attempt is marked as forced, with the answers that it was run against, and the history keeps
+    who did it. Never forced are two writers of one chunk, locations outside the
     allowed roots, and another environment.
 
     Examples:
