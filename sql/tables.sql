@@ -30,7 +30,7 @@ SELECT min({column}), max({column}) FROM {source} WHERE {condition};
 SELECT set_config('cursor_tuple_fraction', '1', true);
 
 -- walk: a place in the order of the key, to be moved on without sending what it passes
-DECLARE dataflow_walk NO SCROLL CURSOR FOR SELECT {texts} FROM {source} AS s WHERE {present} ORDER BY {order};
+DECLARE dataflow_walk NO SCROLL CURSOR FOR SELECT {order} FROM {source} AS s WHERE {present} ORDER BY {order};
 
 -- walk_on: over so many records
 MOVE FORWARD {count} FROM dataflow_walk;

@@ -18,13 +18,15 @@ from dataflowd.tables.reading import existing
 from dataflowd.tables.slices import has_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import psycopg
 
     from dataflowd.order import Dataset
     from dataflowd.tables.catalog import Row
 
+# So many boundaries are gone to with one question.
+AT_ONCE = 64
 # Smaller batches are found quicker by ranking all records than by going to each boundary.
 WALKED = 100
 # Of these equal values are equal texts; 1.0 and 1.00 are one key, too.
@@ -85,22 +87,29 @@ class TableSource:
         """How many records come before each boundary, and in all; None where equal keys lie on both sides of one."""
         with self._opened.transaction():
             self._rows("whole_pass")
-            self._do("walk", "texts", "source", "present", "order")
-            begins: dict[Row, int] = dict.fromkeys(self._read(1), 0)
+            self._do("walk", "source", "present", "order")
+            begins = dict.fromkeys(_texts(self._do("walk_read", count=1)), 0)
             passed = len(begins)
-            while begins:
-                passed += self._do("walk_on", count=size - 2)
-                around = self._read(2)
-                passed += len(around)
+            for between, around in self._steps(size) if begins else ():
+                passed += between + len(around)
                 if len(around) < 2:  # noqa: PLR2004 - the last before the boundary, and the first behind it
                     break
                 if around[0] == around[1]:
-                    begins.clear()
-                    passed = -1
-                else:
-                    begins[around[1]] = passed - 1
+                    return None
+                begins[around[1]] = passed - 1
             self._do("walk_end")
-        return (begins, passed) if passed >= 0 else None
+        return begins, passed
+
+    def _steps(self, size: int) -> Iterator[tuple[int, list[Row]]]:
+        """From boundary to boundary without end: how many records lie between, and the two around it."""
+        step = [_counted("walk_on", size - 2), _counted("walk_read", 2)]
+        while True:
+            found = self._opened.execute(sql.SQL("; ").join(step * AT_ONCE), prepare=False)
+            for _ in range(AT_ONCE):
+                between = found.rowcount
+                found.nextset()
+                yield between, _texts(found)
+                found.nextset()
 
     def _ranked(self, size: int) -> tuple[dict[Row, int], int]:
         """The same of any key, at the price of ranking every record."""
@@ -111,15 +120,26 @@ class TableSource:
                 begins.setdefault(row[: self._width], int(row[self._width + 1]))
         return begins, int(rows[-1][self._width]) + 1 if rows else 0
 
-    def _read(self, count: int) -> list[Row]:
-        return catalog.rows(self._opened, catalog.statement("walk_read", count=sql.Literal(count)))
-
-    def _do(self, name: str, *parts: str, **numbers: int) -> int:
-        """The number of records that the statement went over."""
+    def _do(self, name: str, *parts: str, count: int | None = None) -> psycopg.Cursor[Row]:
         given = {part: self._parts[part] for part in parts}
-        literals = {key: sql.Literal(number) for key, number in numbers.items()}
-        return self._opened.execute(catalog.statement(name, **given, **literals)).rowcount
+        return self._opened.execute(
+            catalog.statement(name, **given) if count is None else _counted(name, count)
+        )
 
     def _rows(self, name: str, *parts: str, **parameters: Any) -> list[Row]:
         what = catalog.statement(name, **{part: self._parts[part] for part in parts})
         return catalog.rows(self._opened, what, parameters or None)
+
+
+def _counted(name: str, count: int) -> sql.Composed:
+    return catalog.statement(name, count=sql.Literal(count))
+
+
+def _texts(found: psycopg.Cursor[Row]) -> list[Row]:
+    """The rows as the server writes them. A cast in the statement would write all those as well that a cursor passes."""
+    result, encoding = found.pgresult, found.connection.info.encoding
+    assert result is not None  # noqa: S101 - it is that of a statement which has succeeded
+    return [
+        tuple(str(result.get_value(row, column) or b"", encoding) for column in range(result.nfields))
+        for row in range(result.ntuples)
+    ]

@@ -20,6 +20,7 @@ from dataflowd.tables import catalog
 from dataflowd.tables.place import table_of
 from dataflowd.tables.splitting import TableSource
 from tests.bench import batches
+from tests.bench.batches import QUICK_ROWS
 from tests.bench.report import Result, at_most, ratio, say, short, spread
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tests.bench.server import Place
 
 BENCH = "partition"
-ROWS = (100_000, 1_000_000, 5_000_000)
+ROWS = 5_000_000
 SIZE = 5000
 ROUNDS = 5
 MOST_VS_SCAN = 1.2
@@ -42,7 +43,7 @@ SCAN = "SELECT id FROM customers ORDER BY id"
 
 
 def run(place: Place) -> Iterator[Result]:
-    rows = place.sizes(*ROWS)[-1]
+    rows = QUICK_ROWS if place.largest <= QUICK_ROWS else ROWS
     with place.database("partition", "template1") as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(sql.SQL(FILL).format(rows=rows))
