@@ -238,11 +238,11 @@ BEGIN
         UNION
         SELECT o.jobid, s.dataid FROM dataflow.datastatus s JOIN dataflow.job_output o ON o.datasetid = s.datasetid
         WHERE s.locktype = 'OUT' AND s.status IN ('RESUBMIT', 'FAILED', 'RUNNING', 'HOLD', 'PENDING')
+        UNION
+        -- What is queued is judged as well: what is queued rightly stays, and with it since when.
+        SELECT w.jobid, w.dataid FROM dataflow.work w
     ) AS r;
-    -- What is queued rightly stays, and with it since when.
-    DELETE FROM dataflow.work w WHERE NOT EXISTS (
-        SELECT FROM unnest(jobids, dataids) AS r (jobid, dataid) WHERE r.jobid = w.jobid AND r.dataid = w.dataid
-    ) OR w.sortkey IS DISTINCT FROM dataflow._ordered((
+    DELETE FROM dataflow.work w WHERE w.sortkey IS DISTINCT FROM dataflow._ordered((
         SELECT min(d.ordering) FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = w.jobid
     ), w.dataid);
     PERFORM dataflow._refresh(jobids, dataids, dataflow._alone());
