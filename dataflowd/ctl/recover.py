@@ -88,25 +88,21 @@ def _nothing_to_resubmit(
     rows = call("resubmit", selector=wider, downstream=False, dry_run=True).send(connection)
     found = sorted({row["was"] for row in rows} - set(statuses))
     if found and "dataid" in chosen and ANY not in statuses:
-        what = (
-            f"{rows[0]['jobid']} {rows[0]['dataid']} is"
-            if len(rows) == 1
-            else f"{counted(len(rows), 'run')} are"
-        )
+        what = _are(f"{rows[0]['jobid']} {rows[0]['dataid']}", len(rows), "run")
         return f"{what} {' or '.join(found)}; add --status {found[0]}"
     held = call("release", selector=wider, dry_run=True).send(connection) if wider else []
     if held and "dataid" in chosen:
-        what = (
-            f"{held[0]['datasetid']}/{held[0]['dataid']} is"
-            if len(held) == 1
-            else f"{counted(len(held), 'chunk')} are"
-        )
+        what = _are(f"{held[0]['datasetid']}/{held[0]['dataid']}", len(held), "chunk")
         return f"{what} held, and held chunks are not resubmitted: `dataflowctl release` first"
     if "error" in chosen and not rows:
         return f"nothing has the error code {chosen['error'].upper()}; `dataflowctl status` lists those that there are"
     if not rows:
         return "there is no such run: `dataflowctl runs` lists those that there are"
     return f"nothing to resubmit is {' or '.join(statuses).lower()}; --status chooses others"
+
+
+def _are(only: str, count: int, thing: str) -> str:
+    return f"{only} is" if count == 1 else f"{counted(count, thing)} are"
 
 
 def hold(  # noqa: PLR0913
