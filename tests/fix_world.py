@@ -61,7 +61,7 @@ class Daemon:
 
     def claim(self, want: int = PLENTY) -> list[Attempt]:
         """Looks at the whole queue: what a claim leaves for the next one depends on how long the last one took."""
-        self.connection.execute("SELECT set_config('dataflow.look_cost', '0', false)")
+        self.connection.execute("SELECT set_config('dataflow.look_seconds', '0', false)")
         found = self.connection.execute(
             "SELECT * FROM dataflow.claim(%s, %s, %s)", [self.name, self.incarnation, want]
         )
@@ -119,7 +119,7 @@ class Daemon:
             self.dsn, autocommit=True, application_name=f"dataflowd {self.name}"
         )
         found = self.connection.execute(
-            "SELECT attempt FROM dataflow.retake(%s, %s) ORDER BY attempt", [self.name, self.incarnation]
+            "SELECT attempt FROM dataflow.retake(%s, %s) WHERE is_live ORDER BY attempt", [self.name, self.incarnation]
         )
         return [attempt for [attempt] in found.fetchall()]
 

@@ -225,7 +225,11 @@ BEGIN
         WHERE d.flow = flow_name AND d.retired IS NULL AND d.datasetid <> ALL (declared_datasets);
     END IF;
 
-    -- Deletes come before inserts: an output may move from one job to another, and from a retired one.
+    -- An output that moves from one job to another, or from a retired one, is never without a producer: what is being written is made
+    -- again by the new one.
+    UPDATE dataflow.job_output AS o SET jobid = item ->> 'jobid'
+    FROM jsonb_array_elements(declared -> 'jobs') AS item
+    WHERE item -> 'outputs' ? o.datasetid AND o.jobid <> item ->> 'jobid';
     DELETE FROM dataflow.job_output AS o
     WHERE o.jobid = ANY (declared_jobs || retired_jobs) AND NOT EXISTS (
         SELECT FROM jsonb_array_elements(declared -> 'jobs') AS item
@@ -246,6 +250,25 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow._write_flow IS 'The writing half of apply_flow, which checks first';
 
+-- All datasets that these jobs, and the jobs of these datasets, read or make.
+CREATE OR REPLACE FUNCTION dataflow._used_datasets(jobids text[], datasetids text[])
+RETURNS text[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH edges AS MATERIALIZED (
+        SELECT i.jobid::text, i.datasetid::text FROM dataflow.job_input AS i
+        UNION ALL
+        SELECT o.jobid, o.datasetid FROM dataflow.job_output AS o
+    )
+    SELECT ARRAY(
+        SELECT e.datasetid FROM edges AS e
+        WHERE e.jobid = ANY (jobids) OR e.jobid IN (SELECT x.jobid FROM edges AS x WHERE x.datasetid = ANY (datasetids))
+        UNION
+        SELECT d FROM unnest(datasetids) AS d
+        ORDER BY 1)
+$$;
+
 CREATE OR REPLACE FUNCTION dataflow.apply_flow(declared jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false)
 RETURNS TABLE (kind text, name text, action text, changed text[])
 LANGUAGE plpgsql SECURITY DEFINER
@@ -254,6 +277,10 @@ AS $$
 #variable_conflict use_column
 DECLARE
     conflict record;
+    is_alone boolean;
+    oldest_open xid8;
+    touched text[];
+    used text[];
 BEGIN
     IF jsonb_typeof(declared -> 'name') IS DISTINCT FROM 'string' OR declared ->> 'name' = ''
         OR jsonb_typeof(declared -> 'datasets') IS DISTINCT FROM 'array'
@@ -262,7 +289,11 @@ BEGIN
             ERRCODE = 'DF400', HINT = 'a flow has a name, an array of datasets and an array of jobs';
     END IF;
     IF NOT dry_run THEN
+        PERFORM dataflow._require_read_committed();
         PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.apply', 0));
+        -- Who changes status from here on sees that a flow is being applied; who did so before is seen here.
+        SELECT c.is_alone INTO is_alone FROM dataflow._company() AS c;
+        oldest_open := pg_snapshot_xmin(pg_current_snapshot());
     END IF;
     BEGIN
         SELECT * INTO conflict FROM dataflow.flow_conflicts(declared, prune) LIMIT 1;
@@ -273,15 +304,27 @@ BEGIN
         IF dry_run OR NOT EXISTS (SELECT FROM dataflow.plan_flow(declared, prune) AS p WHERE p.action <> 'unchanged') THEN
             RETURN;
         END IF;
+        -- No claim takes a run of these jobs until this transaction ends, and what was claimed before is seen.
+        touched := ARRAY(SELECT p.name FROM dataflow.plan_flow(declared, prune) AS p WHERE p.kind = 'job' AND p.action <> 'unchanged');
+        PERFORM FROM dataflow.job AS j WHERE j.jobid = ANY (touched) ORDER BY j.jobid FOR UPDATE;
+        used := dataflow._used_datasets(touched, ARRAY(
+            SELECT p.name FROM dataflow.plan_flow(declared, prune) AS p WHERE p.kind = 'dataset' AND p.action <> 'unchanged'));
         PERFORM dataflow._write_flow(declared, prune);
     EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
         RAISE EXCEPTION 'the flow holds a value that cannot be stored: %', SQLERRM USING
             ERRCODE = 'DF400', HINT = 'check the file with `dataflowctl apply --check`';
     END;
+    IF NOT is_alone THEN
+        -- Chunks of transactions that are open now: neither they nor rebuild_work() can judge their runs.
+        INSERT INTO dataflow.recheck (datasetid, since)
+        SELECT d, oldest_open FROM unnest(used) AS d
+        UNION
+        SELECT d, oldest_open FROM unnest(dataflow._used_datasets(touched, used)) AS d;
+    END IF;
     PERFORM dataflow.rebuild_work();
 END $$;
 COMMENT ON FUNCTION dataflow.apply_flow IS
     'Upserts what a flow declares and, with prune, retires what it no longer does; returns the changes. dry_run writes nothing';
 
 REVOKE EXECUTE ON FUNCTION dataflow._differing_keys, dataflow._job_document, dataflow.plan_flow, dataflow.flow_conflicts,
-    dataflow._write_flow, dataflow.apply_flow FROM PUBLIC;
+    dataflow._write_flow, dataflow._used_datasets, dataflow.apply_flow FROM PUBLIC;

@@ -57,6 +57,7 @@ COMMENT ON FUNCTION dataflow.next_tick() IS 'When the next period of a calendar 
 -- Calendars begin at the start of a period.
 CREATE OR REPLACE FUNCTION dataflow._dataset_checked() RETURNS trigger
 LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE

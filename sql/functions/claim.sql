@@ -3,6 +3,9 @@
 -- The claim is serialised by one transaction-level advisory lock, so that the limits it reads are exact when it writes.
 -- The row in `attempt` is the claim. The session-level advisory lock on the run is a guard: it shows that no live
 -- session still works on the run, and dies with the session.
+--
+-- While a session holds the claim lock it waits for nothing: a person's open transaction must not stop healthy daemons. What it
+-- needs of others it takes before the lock, or with SKIP LOCKED after it. tests/lint_sql.py and tests/sql/test_no_waiting.py hold this rule.
 
 CREATE OR REPLACE FUNCTION dataflow._run_lock(jobid text, dataid text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -68,35 +71,39 @@ END $$;
 COMMENT ON FUNCTION dataflow.renew_lease(text, uuid) IS
     'Prolongs a daemon''s lease; NULL says that this incarnation is no longer the daemon of that name';
 
-CREATE OR REPLACE FUNCTION dataflow.retake(daemon text, incarnation uuid) RETURNS TABLE (attempt bigint, token uuid, jobid text, dataid text)
+-- Release 0.1.0 had no is_live; its daemons name the columns that they read, and find the same there.
+DROP FUNCTION IF EXISTS dataflow.retake(text, uuid);
+CREATE FUNCTION dataflow.retake(daemon text, incarnation uuid) RETURNS TABLE (attempt bigint, token uuid, jobid text, dataid text, is_live boolean)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = 0
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    PERFORM FROM dataflow.daemon d WHERE d.daemon = retake.daemon FOR UPDATE;
+    -- A claim of the lost session that is still under way ends first, and no later one is let in.
+    PERFORM dataflow._claim_lock();
     UPDATE dataflow.daemon d SET session_pid = pg_backend_pid(), lease_until = clock_timestamp() + d.lease
         WHERE d.daemon = retake.daemon AND d.incarnation = retake.incarnation AND d.stopped IS NULL;
     IF NOT FOUND THEN
         RETURN;
     END IF;
     RETURN QUERY
-    WITH live AS MATERIALIZED (
-        SELECT a.attempt, a.token, a.jobid, a.dataid FROM dataflow.attempt a
+    WITH held AS MATERIALIZED (
+        SELECT a.attempt, a.token, a.jobid, a.dataid, true AS is_live FROM dataflow.attempt a
         WHERE a.ended IS NULL AND a.daemon = retake.daemon AND a.incarnation = retake.incarnation
         UNION ALL
-        -- locked, but not returned: they are to be stopped
-        SELECT a.attempt, NULL, a.jobid, a.dataid FROM dataflow.attempt a
+        SELECT a.attempt, a.token, a.jobid, a.dataid, false FROM dataflow.attempt a
         WHERE a.outcome = 'CANCELLED' AND NOT a.let_go AND a.daemon = retake.daemon AND a.incarnation = retake.incarnation
     ), locked AS MATERIALIZED (
-        SELECT l.*, pg_try_advisory_lock(dataflow._run_lock(l.jobid, l.dataid)) AS mine FROM live l
+        SELECT h.*, pg_try_advisory_lock(dataflow._run_lock(h.jobid, h.dataid)) AS mine FROM held h
     )
-    SELECT l.attempt, l.token, l.jobid::text, l.dataid::text FROM locked l WHERE l.mine AND l.token IS NOT NULL;
+    SELECT l.attempt, l.token, l.jobid::text, l.dataid::text, l.is_live FROM locked l WHERE l.mine;
 END $$;
 COMMENT ON FUNCTION dataflow.retake(text, uuid) IS
-    'After a lost connection: takes a daemon''s run locks again in this session and returns the attempts that are still its own; it must stop all others';
+    'After a lost connection: takes a daemon''s run locks again in this session and returns the attempts that it holds. is_live: still its own; false: cancelled, and its run waits until the daemon says with finish() that nothing of it runs. It must stop all others';
 
 CREATE OR REPLACE FUNCTION dataflow.stop_daemon(daemon text, incarnation uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -118,6 +125,7 @@ COMMENT ON FUNCTION dataflow.stop_daemon(text, uuid) IS 'A daemon says that it h
 CREATE OR REPLACE FUNCTION dataflow.restored(passed_over bigint DEFAULT 1000000) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = 0
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -127,7 +135,8 @@ BEGIN
         RAISE EXCEPTION 'so many attempts cannot be passed over: %', coalesce(passed_over::text, 'NULL') USING ERRCODE = 'DF400',
             HINT = 'name more than were made since the backup; a million by default';
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    PERFORM FROM dataflow.daemon d WHERE d.stopped IS NULL ORDER BY d.daemon FOR UPDATE;
+    PERFORM dataflow._claim_lock();
     IF EXISTS (SELECT FROM dataflow.daemon d JOIN pg_stat_activity a ON a.pid = d.session_pid
         WHERE d.stopped IS NULL AND a.datname = current_database() AND a.application_name = 'dataflowd ' || d.daemon) THEN
         RAISE EXCEPTION 'a daemon works on this database' USING ERRCODE = 'DF409', HINT = 'call it after the restore, before the first daemon starts';
@@ -201,6 +210,11 @@ BEGIN
             AND NOT EXISTS (
                 SELECT FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid
                 WHERE o.jobid = j.jobid AND d.environment <> _shares.environment)
+            -- The order of a strict job is known only when settle() has looked at all that changed.
+            AND NOT (j.strict_order AND (
+                EXISTS (SELECT FROM dataflow.recheck r WHERE r.looked IS NULL AND r.jobid = j.jobid)
+                OR EXISTS (SELECT FROM dataflow.job_input i JOIN dataflow.recheck r ON r.datasetid = i.datasetid WHERE r.looked IS NULL AND i.jobid = j.jobid)
+                OR EXISTS (SELECT FROM dataflow.job_output o JOIN dataflow.recheck r ON r.datasetid = o.datasetid WHERE r.looked IS NULL AND o.jobid = j.jobid)))
     ), waiting AS (
         -- A job at its limit is not looked at; of the others only as many rows as they could get.
         SELECT o.jobid, o.priority, o.running + w.position AS turn
@@ -230,8 +244,9 @@ DECLARE
     share_of_looks constant integer := 20;
     cheap constant interval := '10 milliseconds';
     bearable constant interval := '250 milliseconds';
-    last_cost interval := coalesce(nullif(current_setting('dataflow.look_cost', true), ''), '0')::interval;
-    next_look timestamptz := coalesce(nullif(current_setting('dataflow.next_look', true), ''), '-infinity')::timestamptz;
+    -- Remembered as seconds: a moment or an interval as text depends on the session's DateStyle, IntervalStyle and TimeZone.
+    last_cost interval := make_interval(secs => coalesce(nullif(current_setting('dataflow.look_seconds', true), ''), '0')::double precision);
+    next_look timestamptz := to_timestamp(coalesce(nullif(current_setting('dataflow.look_again', true), ''), '0')::double precision);
     began timestamptz := clock_timestamp();
 BEGIN
     IF last_cost > cheap AND began < next_look THEN
@@ -242,8 +257,8 @@ BEGIN
         END IF;
     END IF;
     SELECT n.jobids, n.dataids INTO jobids, dataids FROM dataflow._look(_next_work.daemon, _next_work.environment, want, true) AS n;
-    PERFORM set_config('dataflow.look_cost', (clock_timestamp() - began)::text, false),
-        set_config('dataflow.next_look', (clock_timestamp() + share_of_looks * (clock_timestamp() - began))::text, false);
+    PERFORM set_config('dataflow.look_seconds', extract(epoch FROM clock_timestamp() - began)::text, false),
+        set_config('dataflow.look_again', extract(epoch FROM clock_timestamp() + share_of_looks * (clock_timestamp() - began))::text, false);
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow._look(
@@ -378,6 +393,24 @@ BEGIN
     FROM attempts a JOIN dataflow.job j ON j.jobid = a.jobid;
 END $$;
 
+-- Those of the jobs that nobody is changing, locked against a change. A bounded number, each locked once.
+CREATE OR REPLACE FUNCTION dataflow._free_jobs(jobids text[]) RETURNS text[]
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN ARRAY(
+        WITH unchanged AS MATERIALIZED (
+            SELECT j.jobid FROM dataflow.job j WHERE j.jobid = ANY (ARRAY(SELECT DISTINCT n FROM unnest(jobids) AS n)) FOR KEY SHARE SKIP LOCKED
+        )
+        SELECT u.jobid::text FROM unchanged u
+        WHERE coalesce((
+            SELECT bool_and(pg_try_advisory_xact_lock(dataflow._registration_lock(o.datasetid))) FROM dataflow.job_output o WHERE o.jobid = u.jobid), true));
+END $$;
+
 CREATE OR REPLACE FUNCTION dataflow.claim(daemon text, incarnation uuid, want integer) RETURNS TABLE (
     attempt bigint,
     token uuid,
@@ -391,6 +424,7 @@ CREATE OR REPLACE FUNCTION dataflow.claim(daemon text, incarnation uuid, want in
 )
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = 0
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_nestloop = on
@@ -409,13 +443,15 @@ DECLARE
     daemon_environment text;
     jobids text[];
     dataids text[];
+    free_jobs text[];
     locked_jobids text[];
     locked_dataids text[];
 BEGIN
     PERFORM dataflow._forget_small_plans();
-    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
-    daemon_environment := dataflow._leased(claim.daemon, claim.incarnation);
+    -- Before the claim lock: it may wait for a moment for a row of the queue.
     PERFORM dataflow.settle(settled_per_claim);
+    PERFORM dataflow._claim_lock();
+    daemon_environment := dataflow._leased(claim.daemon, claim.incarnation);
     UPDATE dataflow.work w SET not_before = NULL
     FROM (SELECT l.jobid, l.dataid FROM dataflow.work l WHERE l.not_before <= now() FOR UPDATE SKIP LOCKED) AS due
     WHERE w.jobid = due.jobid AND w.dataid = due.dataid;
@@ -424,6 +460,9 @@ BEGIN
     IF jobids IS NULL THEN
         RETURN;
     END IF;
+    -- What a job reads and makes stays as it is until the commit; one that is being changed by apply_flow(), or whose output somebody
+    -- is registering, is passed over.
+    free_jobs := dataflow._free_jobs(jobids);
     -- The chunks are locked before they are judged: what is judged stays true until the commit.
     SELECT
         array_agg(r.jobid) FILTER (WHERE outputs.taken + inputs.taken = 0), array_agg(r.dataid) FILTER (WHERE outputs.taken + inputs.taken = 0),
@@ -432,7 +471,8 @@ BEGIN
     FROM unnest(jobids, dataids) AS r (jobid, dataid)
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE mine.found IS NULL AND EXISTS (
-            SELECT FROM dataflow.datastatus x WHERE x.datasetid = o.datasetid AND x.dataid = r.dataid AND x.locktype = 'OUT')) AS taken
+            SELECT FROM dataflow.datastatus x WHERE x.datasetid = o.datasetid AND x.dataid = r.dataid AND x.locktype = 'OUT'))
+            + (r.jobid <> ALL (free_jobs))::int AS taken
         FROM dataflow.job_output o
         LEFT JOIN LATERAL (
             SELECT true AS found FROM dataflow.datastatus x
@@ -442,12 +482,20 @@ BEGIN
     ) AS outputs
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE mine.found IS NULL AND EXISTS (
-            SELECT FROM dataflow.datastatus x WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'OUT')) AS taken
+                SELECT FROM dataflow.datastatus x WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'OUT'))
+            + count(*) FILTER (WHERE earlier.found IS NULL AND EXISTS (
+                SELECT FROM dataflow.datastatus x WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'IN'
+                    AND x.jobid = r.jobid AND x.run = r.dataid)) AS taken
         FROM dataflow._inputs(r.jobid, r.dataid) AS i
         LEFT JOIN LATERAL (
             SELECT true AS found FROM dataflow.datastatus x
             WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'OUT' FOR SHARE SKIP LOCKED
         ) AS mine ON true
+        LEFT JOIN LATERAL (
+            SELECT true AS found FROM dataflow.datastatus x
+            WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'IN' AND x.jobid = r.jobid AND x.run = r.dataid
+            FOR UPDATE SKIP LOCKED
+        ) AS earlier ON true
     ) AS inputs;
     IF locked_jobids IS NOT NULL THEN
         -- Left where they are, they would be the first at every claim, and what waits behind them would not be reached.
@@ -463,8 +511,8 @@ END $$;
 COMMENT ON FUNCTION dataflow.claim(text, uuid, integer) IS
     'Takes up to so many ready runs, within every limit, and returns their attempts. Only the session that registered the daemon may call it';
 
--- One run, named by a person. Forced, it runs although questions are answered no; never while somebody writes the same
--- chunk, and never in another environment than its datasets'.
+-- One run, named by a person. Forced, it runs although questions are answered no; never while somebody writes or reads the same
+-- chunk, beyond a limit, or in another environment than its datasets'.
 CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean DEFAULT false) RETURNS TABLE (
     attempt bigint,
     token uuid,
@@ -494,7 +542,17 @@ BEGIN
     IF claim_run.forced IS NULL THEN
         RAISE EXCEPTION 'forced cannot be NULL' USING ERRCODE = 'DF400', HINT = 'it is true or false';
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    -- As in a claim, all is locked before it is judged; for a person's open transaction it is waited here, before the claim lock.
+    PERFORM FROM dataflow.job j WHERE j.jobid = claim_run.of_job FOR KEY SHARE;
+    PERFORM pg_advisory_xact_lock(dataflow._registration_lock(o.datasetid)) FROM dataflow.job_output o WHERE o.jobid = claim_run.of_job;
+    PERFORM FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid
+        WHERE o.jobid = claim_run.of_job AND s.dataid = claim_run.of_dataid AND s.locktype = 'OUT' ORDER BY s.datasetid FOR UPDATE OF s;
+    PERFORM FROM dataflow._inputs(claim_run.of_job, claim_run.of_dataid) AS i JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid
+        WHERE s.locktype = 'OUT' ORDER BY s.datasetid, s.dataid FOR SHARE OF s;
+    PERFORM FROM dataflow._inputs(claim_run.of_job, claim_run.of_dataid) AS i JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid
+        WHERE s.locktype = 'IN' AND s.jobid = claim_run.of_job AND s.run = claim_run.of_dataid ORDER BY s.datasetid, s.dataid FOR UPDATE OF s;
+    PERFORM FROM dataflow.work w WHERE w.jobid = claim_run.of_job AND w.dataid = claim_run.of_dataid FOR UPDATE;
+    PERFORM dataflow._claim_lock();
     daemon_environment := dataflow._leased(claim_run.daemon, claim_run.incarnation);
     SELECT format('dataset %s belongs to environment %s, and this host works for %s', d.datasetid, d.environment, daemon_environment) INTO stopper
         FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid
@@ -502,24 +560,28 @@ BEGIN
     IF stopper IS NOT NULL THEN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF409', HINT = 'run it on a host of that environment';
     END IF;
-    SELECT CASE WHEN c.paused THEN c.scope || ' is paused' ELSE format('the limit of %s attempts of %s is reached', c.concurrency, c.scope) END INTO stopper
-        FROM dataflow.control c
-        WHERE c.scope IN ('global', 'job:' || claim_run.of_job) AND (c.paused OR c.concurrency <= (
-            SELECT count(*) FROM dataflow.attempt a WHERE a.ended IS NULL AND (c.scope = 'global' OR a.jobid = claim_run.of_job))) LIMIT 1;
+    IF EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = claim_run.of_job AND j.retired IS NOT NULL) THEN
+        RAISE EXCEPTION 'job % is retired: its flow no longer declares it', of_job USING ERRCODE = 'DF409', HINT = 'dataflowctl apply a flow that declares it';
+    END IF;
+    SELECT CASE WHEN l.paused THEN l.scope || ' is paused' ELSE format('the limit of %s attempts of %s is reached', l.concurrency, l.scope) END INTO stopper
+        FROM dataflow.limits l
+        WHERE l.scope IN ('global', 'job:' || claim_run.of_job, 'daemon:' || claim_run.daemon) AND (l.paused OR l.concurrency <= l.running)
+        ORDER BY l.scope <> 'global' LIMIT 1;
     IF stopper IS NOT NULL THEN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait, or see `dataflowctl concurrency` and `dataflowctl resume`';
     END IF;
-    -- As in a claim, the chunks are locked before they are judged.
-    PERFORM FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid
-        WHERE o.jobid = claim_run.of_job AND s.dataid = claim_run.of_dataid AND s.locktype = 'OUT' ORDER BY s.datasetid FOR UPDATE OF s;
-    PERFORM FROM dataflow._inputs(claim_run.of_job, claim_run.of_dataid) AS i JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid
-        WHERE s.locktype = 'OUT' ORDER BY s.datasetid, s.dataid FOR SHARE OF s;
     SELECT format('attempt %s of daemon %s is at it', a.attempt, a.daemon) INTO stopper FROM dataflow.attempt a
         WHERE a.jobid = claim_run.of_job AND a.dataid = claim_run.of_dataid AND a.ended IS NULL;
     IF stopper IS NOT NULL THEN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait for it, or `dataflowctl cancel` it';
     END IF;
     IF forced THEN
+        SELECT format('%s/%s is being read by job %s (dataid %s)', s.datasetid, s.dataid, s.jobid, s.run) INTO stopper
+            FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid
+            WHERE o.jobid = claim_run.of_job AND s.dataid = claim_run.of_dataid AND s.locktype = 'IN' AND s.status = 'RUNNING' LIMIT 1;
+        IF stopper IS NOT NULL THEN
+            RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait for it, or `dataflowctl cancel` it: what is being read is not rewritten, also by force';
+        END IF;
         SELECT string_agg(format('%s: %s', q.code, q.detail), '; ' ORDER BY q.number) INTO noes
             FROM dataflow.five_questions(claim_run.of_job, claim_run.of_dataid) AS q WHERE NOT q.answer;
         INSERT INTO dataflow.event (kind, jobid, dataid, code, reason)
@@ -529,4 +591,4 @@ BEGIN
         claim_run.daemon, claim_run.incarnation, ARRAY[claim_run.of_job], ARRAY[claim_run.of_dataid], claim_run.forced);
 END $$;
 COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean) IS
-    'Takes one run that a person has named, within the limits; nothing is returned if it may not run. forced: also if questions are answered no, which the attempt and the history keep';
+    'Takes one run that a person has named, within every limit; nothing is returned if it may not run. forced: also if questions are answered no, which the attempt and the history keep, but not while its chunk is being read or written';

@@ -2,6 +2,7 @@
 
 CREATE OR REPLACE FUNCTION dataflow._control_checked() RETURNS trigger
 LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -64,7 +64,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM dataflow._known_dataset(seal.datasetid);
-    IF coalesce(seal.sealed !~ '^dataflowd-sealed-v1\.[a-z0-9-]+\.[0-9a-f]{32}\.[A-Za-z0-9_-]+$', true) OR length(seal.sealed) > 20000 THEN
+    IF coalesce(seal.sealed !~ '^dataflowd-sealed-v1[.][a-z0-9-]+[.][0-9a-f]{32}[.][A-Za-z0-9_-]+$', true) OR length(seal.sealed) > 20000 THEN
         RAISE EXCEPTION 'this is no sealed password' USING ERRCODE = 'DF400',
             HINT = 'seal it with `dataflowctl seal`; a password that was sent here in the clear has to be changed';
     END IF;

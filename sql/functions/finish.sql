@@ -233,7 +233,37 @@ END $$;
 COMMENT ON FUNCTION dataflow.started(bigint, uuid, double precision) IS
     'The job''s own code began so many seconds ago; false: the attempt is fenced, stop';
 
--- Ends attempts whose daemon is gone. Their runs go back to the queue without spending a try, but one that keeps losing
+-- Those of the attempts of which everything could be locked that their end changes. A row that somebody holds is not waited for.
+CREATE OR REPLACE FUNCTION dataflow._lock_attempts(attempts bigint[]) RETURNS bigint[]
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN ARRAY(
+        WITH mine AS MATERIALIZED (
+            SELECT a.attempt, a.jobid, a.dataid, a.inputs FROM dataflow.attempt a
+            WHERE a.attempt = ANY (attempts) AND a.ended IS NULL FOR UPDATE SKIP LOCKED
+        ), rows AS MATERIALIZED (
+            SELECT m.attempt, o.datasetid::text AS datasetid, m.dataid::text AS dataid, 'OUT' AS locktype, NULL AS jobid, NULL AS run
+            FROM mine m JOIN dataflow.job_output o ON o.jobid = m.jobid
+            UNION ALL
+            SELECT m.attempt, split_part(i, '/', 1), split_part(i, '/', 2), 'IN', m.jobid, m.dataid FROM mine m, jsonb_object_keys(m.inputs) AS i
+        ), checked AS MATERIALIZED (
+            SELECT r.attempt, locked.found IS NOT NULL OR NOT EXISTS (
+                SELECT FROM dataflow.datastatus x WHERE x.datasetid = r.datasetid AND x.dataid = r.dataid AND x.locktype = r.locktype
+                    AND (r.jobid IS NULL OR (x.jobid = r.jobid AND x.run = r.run))) AS is_mine
+            FROM rows r LEFT JOIN LATERAL (
+                SELECT true AS found FROM dataflow.datastatus x WHERE x.datasetid = r.datasetid AND x.dataid = r.dataid AND x.locktype = r.locktype
+                    AND (r.jobid IS NULL OR (x.jobid = r.jobid AND x.run = r.run)) FOR UPDATE SKIP LOCKED
+            ) AS locked ON true
+        )
+        SELECT m.attempt FROM mine m WHERE NOT EXISTS (SELECT FROM checked c WHERE c.attempt = m.attempt AND NOT c.is_mine) ORDER BY m.attempt);
+END $$;
+
+-- Ends attempts whose daemon is gone, and whose rows are locked. Their runs go back to the queue without spending a try, but one that keeps losing
 -- its runner fails.
 CREATE OR REPLACE FUNCTION dataflow._lose(lost bigint[]) RETURNS void
 LANGUAGE plpgsql
@@ -241,10 +271,6 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM s.attempt FROM dataflow.datastatus s WHERE s.attempt = ANY (_lose.lost) AND s.locktype = 'OUT'
-        AND (s.datasetid, s.dataid) IN (
-            SELECT o.datasetid, a.dataid FROM dataflow.attempt a JOIN dataflow.job_output o ON o.jobid = a.jobid WHERE a.attempt = ANY (_lose.lost))
-        ORDER BY s.datasetid, s.dataid FOR UPDATE;
     UPDATE dataflow.attempt a SET ended = now(), outcome = 'LOST', code = 'LOST',
         error = CASE WHEN EXISTS (SELECT FROM dataflow.daemon d WHERE d.daemon = a.daemon AND d.incarnation <> a.incarnation)
             THEN format('daemon %s was restarted; what it ran is lost', a.daemon)
@@ -263,9 +289,11 @@ BEGIN
         AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid AND s.attempt = a.attempt AND s.status = 'RUNNING';
 END $$;
 
+-- Without the claim lock: the lock on the run keeps retake() out, and the rows everybody else.
 CREATE OR REPLACE FUNCTION dataflow.rescue() RETURNS TABLE (attempt bigint, jobid text, dataid text, daemon text, tag text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '100ms'
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$
@@ -275,7 +303,7 @@ DECLARE
     oldest bigint := coalesce(nullif(current_setting('dataflow.oldest_running', true), ''), '0')::bigint;
     orphans bigint[];
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    PERFORM dataflow._require_read_committed(), set_config('dataflow.defer', 'on', true);
     -- An expired lease alone is not enough: a session that still holds the run's lock is alive. An earlier incarnation
     -- has no lease.
     WITH live AS MATERIALIZED (
@@ -294,6 +322,8 @@ BEGIN
     IF orphans IS NULL THEN
         RETURN;
     END IF;
+    -- Whose chunk is in a person's open transaction is lost at the next rescue after it.
+    orphans := dataflow._lock_attempts(orphans);
     PERFORM dataflow._lose(orphans);
     RETURN QUERY SELECT a.attempt, a.jobid::text, a.dataid::text, a.daemon::text, a.tag FROM dataflow.attempt a WHERE a.attempt = ANY (orphans);
 END $$;

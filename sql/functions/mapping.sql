@@ -14,11 +14,11 @@ DECLARE
     day date;
 BEGIN
     part := regexp_match(dataid, CASE unit
-        WHEN 'hour' THEN '^(\d{4})-(\d{2})-(\d{2})T(\d{2})$'
-        WHEN 'day' THEN '^(\d{4})-(\d{2})-(\d{2})$'
-        WHEN 'week' THEN '^(\d{4})-W(\d{2})$'
-        WHEN 'month' THEN '^(\d{4})-(\d{2})$'
-        WHEN 'year' THEN '^(\d{4})$'
+        WHEN 'hour' THEN '^([0-9]{4})-([0-9]{2})-([0-9]{2})T([0-9]{2})$'
+        WHEN 'day' THEN '^([0-9]{4})-([0-9]{2})-([0-9]{2})$'
+        WHEN 'week' THEN '^([0-9]{4})-W([0-9]{2})$'
+        WHEN 'month' THEN '^([0-9]{4})-([0-9]{2})$'
+        WHEN 'year' THEN '^([0-9]{4})$'
     END);
     IF part IS NULL OR part[1] = '0000' THEN
         RETURN NULL;
@@ -26,7 +26,7 @@ BEGIN
     IF unit = 'week' THEN
         day := make_date(part[1]::int, 1, 4);
         day := day - (extract(isodow FROM day)::int - 1) + (part[2]::int - 1) * 7;
-        RETURN CASE WHEN to_char(day, 'IYYY-"W"IW') = dataid THEN day::timestamp AT TIME ZONE zone END;
+        RETURN CASE WHEN to_char(day::timestamp, 'IYYY-"W"IW') = dataid THEN day::timestamp AT TIME ZONE zone END;
     END IF;
     IF unit = 'year' THEN
         RETURN make_date(part[1]::int, 1, 1)::timestamp AT TIME ZONE zone;
@@ -39,7 +39,7 @@ BEGIN
         RETURN first_of_month::timestamp AT TIME ZONE zone;
     END IF;
     day := first_of_month + part[3]::int - 1;
-    IF part[3] = '00' OR to_char(day, 'MM') <> part[2] OR (unit = 'hour' AND part[4] > '23') THEN
+    IF part[3] = '00' OR to_char(day::timestamp, 'MM') <> part[2] OR (unit = 'hour' AND part[4] > '23') THEN
         RETURN NULL;
     END IF;
     RETURN CASE unit
@@ -148,8 +148,9 @@ END $$;
 CREATE OR REPLACE FUNCTION dataflow._moments(unit text, first timestamptz, until timestamptz, zone text) RETURNS SETOF timestamptz
 LANGUAGE sql STABLE STRICT
 AS $$
+    -- Hours are counted in UTC, whatever the session's time zone: some zones are half an hour off.
     SELECT moment FROM generate_series(
-        date_trunc('hour', first + interval '1 hour' - interval '1 microsecond'), until, interval '1 hour') AS moment
+        date_trunc('hour', first + interval '1 hour' - interval '1 microsecond', 'UTC'), until, interval '1 hour') AS moment
     WHERE unit = 'hour' AND moment < until
     UNION ALL
     SELECT local AT TIME ZONE zone FROM generate_series(
@@ -177,6 +178,12 @@ BEGIN
             -- Every known run: those that another input leads to.
             SELECT i.datasetid, i.mapping, i.kind INTO driver FROM dataflow.job_input i
                 WHERE i.jobid = _mapped_runs.jobid AND i.kind <> 'fixed' ORDER BY i.datasetid LIMIT 1;
+            IF driver.kind IS NULL THEN
+                -- A job that reads only references runs on what a person has named.
+                RETURN QUERY SELECT DISTINCT s.dataid::text FROM dataflow.job_output o
+                    JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT' WHERE o.jobid = _mapped_runs.jobid;
+                RETURN;
+            END IF;
             RETURN QUERY SELECT DISTINCT runs.run
                 FROM dataflow.datastatus s,
                     LATERAL (
@@ -256,6 +263,7 @@ COMMENT ON FUNCTION dataflow.output_dataid(text, text, text) IS
 -- Refuses a mapping that required_inputs and affected_runs could not follow both ways.
 CREATE OR REPLACE FUNCTION dataflow._job_input_checked() RETURNS trigger
 LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE

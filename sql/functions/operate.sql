@@ -154,8 +154,17 @@ BEGIN
         SELECT 3, 'LOST_DAEMON', (d ->> 'running')::numeric, format('daemon %s on %s was last heard of %s; %s its own',
             d ->> 'daemon', d ->> 'hostname', to_char((d ->> 'heard')::timestamptz, 'YYYY-MM-DD HH24:MI:SSOF'),
             CASE d ->> 'running' WHEN '1' THEN '1 attempt is' ELSE (d ->> 'running') || ' attempts are' END),
-            format(CASE WHEN alive > 0 THEN 'another daemon takes them over; look after %s' ELSE 'start dataflowd, which takes them over; look after %s' END, d ->> 'hostname')
-        FROM jsonb_array_elements(daemons) AS d WHERE d ->> 'state' = 'LOST' AND (d ->> 'running')::int > 0
+            CASE WHEN hanging.pid IS NOT NULL THEN format('its process hangs, and its session keeps others out: kill -KILL %s on %s, or as a superuser SELECT pg_terminate_backend(%s)',
+                    d ->> 'pid', d ->> 'hostname', hanging.pid)
+                WHEN alive > 0 THEN format('another daemon takes them over; look after %s', d ->> 'hostname')
+                ELSE format('start dataflowd, which takes them over; look after %s', d ->> 'hostname') END
+        FROM jsonb_array_elements(daemons) AS d
+        LEFT JOIN LATERAL (
+            SELECT a.pid FROM dataflow.daemon x JOIN pg_stat_activity a ON a.pid = x.session_pid AND a.datname = current_database()
+                AND a.application_name = 'dataflowd ' || x.daemon
+            WHERE x.daemon = d ->> 'daemon'
+        ) AS hanging ON true
+        WHERE d ->> 'state' = 'LOST' AND (d ->> 'running')::int > 0
         UNION ALL
         SELECT 4, c ->> 'code', (c ->> 'runs')::numeric - (c ->> 'retrying')::numeric,
             CASE WHEN c ->> 'code' = 'NO_PRODUCER' THEN 'FAILED: ' || (c ->> 'reason') ELSE format('%s of %s FAILED: %s',
@@ -830,25 +839,31 @@ COMMENT ON FUNCTION dataflow.pause_scopes(text[], text, text, boolean) IS
 CREATE OR REPLACE FUNCTION dataflow.shed(scope text, concurrency integer DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS TABLE (jobid text, dataid text, attempt bigint, daemon text, claimed timestamptz)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET lock_timeout = 0
 AS $$
 #variable_conflict use_column
 DECLARE
     surplus bigint;
+    live bigint[];
     shed_attempts bigint[];
 BEGIN
+    PERFORM dataflow._known_job(substr(shed.scope, 5)) WHERE shed.scope LIKE 'job:%';
     IF NOT dry_run THEN
         -- No claim may count while the surplus is being counted.
-        PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+        PERFORM dataflow._claim_lock();
     END IF;
-    PERFORM dataflow._known_job(substr(shed.scope, 5)) WHERE shed.scope LIKE 'job:%';
     SELECT greatest(count(*) - coalesce(shed.concurrency, min(l.concurrency)), 0) INTO surplus
     FROM dataflow.attempt a LEFT JOIN dataflow.limits l ON l.scope = shed.scope
     WHERE a.ended IS NULL AND (shed.scope = 'global' OR shed.scope = 'job:' || a.jobid OR shed.scope = 'daemon:' || a.daemon);
-    -- The youngest have the least to lose.
-    shed_attempts := ARRAY(
+    live := ARRAY(
         SELECT a.attempt FROM dataflow.attempt a
-        WHERE a.ended IS NULL AND (shed.scope = 'global' OR shed.scope = 'job:' || a.jobid OR shed.scope = 'daemon:' || a.daemon)
-        ORDER BY a.attempt DESC LIMIT surplus);
+        WHERE a.ended IS NULL AND (shed.scope = 'global' OR shed.scope = 'job:' || a.jobid OR shed.scope = 'daemon:' || a.daemon));
+    -- One whose chunk is in somebody's open transaction is passed over.
+    IF NOT dry_run AND surplus > 0 THEN
+        live := dataflow._lock_attempts(live);
+    END IF;
+    -- The youngest have the least to lose.
+    shed_attempts := ARRAY(SELECT a FROM unnest(live) AS a ORDER BY a DESC LIMIT surplus);
     IF NOT dry_run THEN
         UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, reason = 'stopped: the limit of ' || shed.scope || ' was lowered'
         FROM dataflow.attempt a JOIN dataflow.job_output o ON o.jobid = a.jobid
@@ -1017,6 +1032,11 @@ BEGIN
     FROM dataflow.dataset d JOIN dataflow.attempt a ON a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen)
     JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.dataid = a.dataid AND s.locktype = 'OUT' AND s.attempt = a.attempt AND NOT s.external
     WHERE NOT EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = d.datasetid);
+    IF NOT dry_run THEN
+        -- From here on nobody begins to write or to read them.
+        PERFORM FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT' AND s.dataid = ANY (chosen)
+            WHERE o.jobid = delete_runs.jobid ORDER BY s.datasetid, s.dataid FOR UPDATE OF s;
+    END IF;
     SELECT format('%s/%s', s.datasetid, s.dataid) INTO busy
     FROM unnest(chosen) AS c (dataid) JOIN dataflow.job_output o ON o.jobid = delete_runs.jobid
     JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = c.dataid
@@ -1043,8 +1063,12 @@ BEGIN
         AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid;
     PERFORM dataflow.delete_chunk(o.datasetid, c.dataid) FROM unnest(chosen) AS c (dataid), dataflow.job_output o WHERE o.jobid = delete_runs.jobid;
     PERFORM dataflow.delete_chunk(x.datasetid, x.dataid) FROM unnest(orphan_datasets, orphan_dataids) AS x (datasetid, dataid);
+    -- A cancelled attempt stays until its daemon says that its runner has stopped: it keeps the run from being claimed beside it. One
+    -- that was claimed at this moment is none of those that were chosen.
     WITH gone AS (
-        DELETE FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen)
+        DELETE FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen) AND a.ended IS NOT NULL
+            AND NOT (a.outcome = 'CANCELLED' AND NOT a.let_go AND EXISTS (
+                SELECT FROM dataflow.daemon d WHERE d.daemon = a.daemon AND d.incarnation = a.incarnation AND d.stopped IS NULL))
         RETURNING a.attempt, a.jobid, a.dataid, a.claimed, a.ended, a.started, a.outcome
     )
     INSERT INTO dataflow.forgotten (attempt, datasetid, dataid, claimed, ended)
@@ -1054,7 +1078,7 @@ BEGIN
     DELETE FROM dataflow.quarantine q WHERE q.jobid = delete_runs.jobid AND q.dataid = ANY (chosen);
 END $$;
 COMMENT ON FUNCTION dataflow.delete_runs(text, text[], boolean, integer) IS
-    'Forgets runs of a job: status, locks, attempts, versions, statistics and quarantine. Files stay until they are collected, history stays, and a run whose inputs are READY is queued anew. dry_run => true only shows them';
+    'Forgets runs of a job: status, locks, attempts (but for one that is still being stopped), versions, statistics and quarantine. Files stay until they are collected, history stays, and a run whose inputs are READY is queued anew. dry_run => true only shows them';
 
 CREATE OR REPLACE FUNCTION dataflow.prunable(older_than interval) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER

@@ -25,7 +25,7 @@ AS $$
             THEN '000000' || substr(dataid, 1, 4) || '-00000000' || substr(dataid, 6, 2) || '-00000000' || substr(dataid, 9, 2)
         WHEN dataid ~ '[0-9]{11}|9{10}' THEN dataflow._long_sortkey(dataid)
         ELSE regexp_replace(
-            regexp_replace(dataid, '[0-9]+', '0000000000\&', 'g'), '[0-9]*([0-9]{10})', '\1', 'g')
+            regexp_replace(dataid, '[0-9]+', E'0000000000\\&', 'g'), '[0-9]*([0-9]{10})', E'\\1', 'g')
     END COLLATE "C"
 $$;
 COMMENT ON FUNCTION dataflow.sortkey(text) IS

@@ -164,10 +164,12 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM dataflow._known_dataset(delete_chunk.datasetid);
+    -- From here on nobody begins to write or to read it.
+    PERFORM FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.locktype = 'OUT' FOR UPDATE;
     IF EXISTS (SELECT FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.status = 'RUNNING') THEN
         RAISE EXCEPTION 'chunk %/% is being written or read', datasetid, dataid USING ERRCODE = 'DF409', HINT = 'wait, or dataflow.cancel() the run';
     END IF;
-    DELETE FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid;
+    DELETE FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.status <> 'RUNNING';
     IF NOT FOUND THEN
         RETURN false;
     END IF;

@@ -8,7 +8,7 @@ AS $$
         WHEN strpos(pattern, '..') > 0 THEN
             dataflow.sortkey(dataid) BETWEEN dataflow.sortkey(split_part(pattern, '..', 1)) AND dataflow.sortkey(split_part(pattern, '..', 2))
         WHEN pattern ~ '[*?]' THEN
-            dataid LIKE replace(replace(replace(pattern, '_', '\_'), '*', '%'), '?', '_')
+            dataid LIKE replace(replace(replace(pattern, '_', E'\\_'), '*', '%'), '?', '_')
         ELSE dataid = pattern
     END
 $$;

@@ -4,6 +4,7 @@
 -- but the framework's own functions, which run as dataflow_admin.
 CREATE OR REPLACE FUNCTION dataflow._datastatus_by_hand() RETURNS trigger
 LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -96,9 +97,11 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    is_stale constant boolean := current_setting('transaction_isolation') <> 'read committed';
     resets boolean;
     judges boolean;
     alone boolean;
+    applying boolean;
     jobids text[];
     dataids text[];
 BEGIN
@@ -123,7 +126,7 @@ BEGIN
         GROUP BY d.datasetid, d.jobid, d.status HAVING sum(d.difference) <> 0
     )
     INSERT INTO dataflow.event (kind, jobid, dataid, datasetid, attempt, from_status, to_status, code, reason)
-    SELECT 'status', c.jobid, c.dataid, c.datasetid, c.attempt, c.was, c.now, c.code, c.reason FROM chunks c;
+    SELECT 'status', c.jobid, c.dataid, c.datasetid, c.attempt, nullif(c.was, c.now), nullif(c.now, c.was), c.code, c.reason FROM chunks c;
 
     -- For who watches. Daemons hear only of what they can act upon.
     PERFORM pg_notify('dataflow_status', '');
@@ -138,11 +141,23 @@ BEGIN
         RETURN;
     END IF;
 
-    alone := dataflow._alone();
+    IF is_stale OR current_setting('dataflow.defer', true) = 'on' THEN
+        PERFORM dataflow._defer(changes, is_stale);
+        RETURN;
+    END IF;
+
+    SELECT c.is_alone, c.is_applying INTO alone, applying FROM dataflow._company() AS c;
+    IF applying OR NOT alone THEN
+        -- What cannot be named yet: the runs of jobs that are being declared, and those that a partner of a reference chunk leads to.
+        INSERT INTO dataflow.recheck (datasetid, dataid)
+        SELECT DISTINCT c.datasetid, c.dataid FROM unnest(changes) AS c
+        WHERE c.locktype = 'OUT' AND (applying OR EXISTS (
+            SELECT FROM dataflow.job_input i WHERE i.datasetid = c.datasetid AND i.kind = 'fixed' AND i.mapping ->> 'dataid' = c.dataid));
+    END IF;
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
-        -- consumers of what became or ceased to be READY
+        -- consumers of what became or ceased to be READY, or was vouched for
         SELECT a.jobid, a.dataid FROM unnest(changes) AS c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
-        WHERE c.locktype = 'OUT' AND (c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY')
+        WHERE c.locktype = 'OUT' AND ((c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY') OR c.was = c.now)
         UNION ALL
         -- consumers in strict order of what came into being or was deleted
         SELECT a.jobid, a.dataid FROM unnest(changes) AS c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
@@ -162,6 +177,32 @@ BEGIN
                 AND s.status IN ('RESUBMIT', 'FAILED')))
     ) AS r;
     PERFORM dataflow._refresh(jobids, dataids, alone);
+END $$;
+
+-- Leaves what changed to settle(), which judges after this transaction has ended. A transaction with an old snapshot does not
+-- know who makes and who reads a chunk: it names the chunk.
+CREATE OR REPLACE FUNCTION dataflow._defer(changes dataflow.status_change[], is_stale boolean) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    WITH chunks AS MATERIALIZED (
+        SELECT c.datasetid, c.dataid, c.now, _defer.is_stale OR (c.locktype = 'OUT' AND (
+            (c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY') OR c.was = c.now
+            OR ((c.was IS NULL OR c.now IS NULL) AND EXISTS (
+                SELECT FROM dataflow.job_input i JOIN dataflow.job j ON j.jobid = i.jobid WHERE i.datasetid = c.datasetid AND j.strict_order))
+        )) AS is_whole
+        FROM unnest(changes) AS c WHERE c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY' OR c.was IS NULL
+    )
+    INSERT INTO dataflow.recheck (datasetid, jobid, dataid)
+    SELECT DISTINCT c.datasetid, NULL, c.dataid FROM chunks c WHERE c.is_whole
+    UNION ALL
+    SELECT DISTINCT NULL, o.jobid::text, c.dataid FROM chunks c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
+    WHERE NOT c.is_whole AND c.now IS DISTINCT FROM 'RUNNING';
+    IF FOUND THEN
+        PERFORM pg_notify('dataflow', 'work');
+    END IF;
 END $$;
 
 -- Runs whose output was taken away from them: their attempt is fenced, their input locks go, their other outputs follow.
@@ -229,11 +270,14 @@ SET enable_hashjoin = on
 AS $$
 #variable_conflict use_column
 BEGIN
+    -- That a READY chunk was vouched for, or no longer is, is a change although its status stays.
     PERFORM dataflow._changed(array_agg(ROW(
-        n.datasetid, n.dataid, n.locktype, n.jobid, n.run, o.status, n.status, n.attempt, n.code, n.reason)::dataflow.status_change))
+        n.datasetid, n.dataid, n.locktype, n.jobid, n.run, o.status, n.status, n.attempt,
+        CASE WHEN o.status <> n.status THEN n.code WHEN n.validated THEN 'VALIDATED' ELSE 'NOT_VALIDATED' END, n.reason)::dataflow.status_change))
     FROM new_rows n
     JOIN old_rows o ON o.datasetid = n.datasetid AND o.dataid = n.dataid AND o.locktype = n.locktype AND o.run = n.run AND o.jobid = n.jobid
-    WHERE o.status <> n.status AND (n.locktype = 'OUT' OR o.status = 'RUNNING') HAVING count(*) > 0;
+    WHERE (o.status <> n.status AND (n.locktype = 'OUT' OR o.status = 'RUNNING'))
+        OR (o.status = n.status AND n.locktype = 'OUT' AND n.status = 'READY' AND o.validated <> n.validated) HAVING count(*) > 0;
     RETURN NULL;
 END $$;
 
@@ -255,6 +299,12 @@ CREATE OR REPLACE TRIGGER datastatus_updated AFTER UPDATE ON dataflow.datastatus
     REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._datastatus_updated();
 CREATE OR REPLACE TRIGGER datastatus_deleted AFTER DELETE ON dataflow.datastatus
     REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._datastatus_deleted();
+
+-- Held, shared, by whoever registers chunks of a dataset that a job makes; a claim takes it for each output of a job, or passes the
+-- job over.
+CREATE OR REPLACE FUNCTION dataflow._registration_lock(datasetid text) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT hashtextextended('dataflow.registering/' || datasetid, 0) $$;
 
 CREATE OR REPLACE FUNCTION dataflow.ready(datasetid text, dataids text[], validated boolean DEFAULT true, reason text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -282,6 +332,10 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'chunk %/% is made by job %: it is not registered', datasetid, bad, producer USING ERRCODE = 'DF409',
             HINT = format('dataflowctl resubmit %s --dataid %s --status any makes it again; if its data was put in place by hand, set its status in dataflow.datastatus to READY', producer, bad);
+    END IF;
+    -- A claim cannot see a row that is not committed yet, and would wait for it; the lock tells it to pass over the job.
+    IF producer <> '' THEN
+        PERFORM pg_advisory_xact_lock_shared(dataflow._registration_lock(ready.datasetid));
     END IF;
     -- Slices bound the memory that a trigger needs for a million rows.
     FOR low IN 1 .. coalesce(cardinality(dataids), 0) BY slice LOOP
@@ -318,9 +372,6 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
-DECLARE
-    jobids text[];
-    dataids text[];
 BEGIN
     PERFORM dataflow._known_dataset(validated.datasetid);
     UPDATE dataflow.datastatus s SET validated = is_valid, reason = validated.reason, modified = now()
@@ -329,10 +380,6 @@ BEGIN
         RAISE EXCEPTION 'chunk %/% is not READY', datasetid, dataid USING ERRCODE = 'DF404',
             HINT = 'only a chunk that has arrived can be validated; dataflow.ready() registers it';
     END IF;
-    INSERT INTO dataflow.event (kind, datasetid, dataid, code, reason)
-        VALUES ('status', validated.datasetid, validated.dataid, CASE WHEN is_valid THEN 'VALIDATED' ELSE 'NOT_VALIDATED' END, validated.reason);
-    SELECT array_agg(a.jobid), array_agg(a.dataid) INTO jobids, dataids FROM dataflow.affected_runs(validated.datasetid, validated.dataid) AS a;
-    PERFORM dataflow._refresh(jobids, dataids, dataflow._alone());
 END $$;
 COMMENT ON FUNCTION dataflow.validated(text, text, boolean, text) IS
     'Vouches for an external chunk that was registered with validated => false, or withdraws that';

@@ -2,10 +2,46 @@
 --
 -- A run is judged inside the transaction that changed one of its chunks, so two transactions that each bring one of its
 -- two inputs would both judge it not ready, and nobody would judge it again. Therefore every transaction that changes
--- status holds an advisory lock, shared, until it ends, and looks whether it is alone. One that is not alone leaves a
+-- status holds an advisory lock, the gate, shared, until it ends, and looks whether it is alone. One that is not alone leaves a
 -- recheck row for each run it judged not ready; settle(), called by each claim, judges these again, for the last time
 -- when every transaction that was open then has ended. Of two concurrent transactions at least one sees the other or
 -- its result. Nobody waits for anybody.
+--
+-- Three kinds of transactions cannot name the runs that they affect. They leave the chunk (or dataset) instead, and settle()
+-- finds the runs. (1) One that runs while a flow is being applied does not see the new jobs. apply_flow() takes its lock, then
+-- looks at the gate; a change of status takes the gate, then looks at that lock: at least one of the two sees the other. (2) A
+-- reference chunk (mapping `fixed`) affects the runs of partners that are not committed yet. (3) With another isolation level
+-- than READ COMMITTED a transaction sees only what there was when it began.
+--
+-- While a session holds the claim lock it waits for nothing, so it inserts no row of `work` or `open_run`, which might wait
+-- for another's uncommitted row: claim(), rescue() and the like set dataflow.defer until their transaction ends, and leave all
+-- to settle().
+--
+-- A run that is queued and not ready costs one look of a claim, which judges again. A run that is ready and not queued is lost.
+
+CREATE OR REPLACE FUNCTION dataflow._require_read_committed() RETURNS void
+LANGUAGE plpgsql STABLE
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        RAISE EXCEPTION 'this cannot be done in a transaction of isolation level %', current_setting('transaction_isolation') USING ERRCODE = 'DF409',
+            HINT = 'it has to see what others have committed: BEGIN ISOLATION LEVEL READ COMMITTED';
+    END IF;
+END $$;
+
+-- Serialises claims, until the transaction ends. From here on nothing may wait: rows are taken with SKIP LOCKED, no run is judged
+-- (dataflow.defer), and what would wait all the same fails soon instead of holding up every daemon. The calling function sets
+-- lock_timeout itself, so that it is restored at its end.
+CREATE OR REPLACE FUNCTION dataflow._claim_lock() RETURNS void
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._require_read_committed();
+    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
+    PERFORM set_config('lock_timeout', '100ms', true), set_config('dataflow.defer', 'on', true);
+END $$;
 
 -- Whether no transaction but this one is changing status now.
 CREATE OR REPLACE FUNCTION dataflow._is_quiet() RETURNS boolean
@@ -23,17 +59,22 @@ BEGIN
     RETURN false;
 END $$;
 
--- The same; and from here on others see that this one is.
-CREATE OR REPLACE FUNCTION dataflow._alone() RETURNS boolean
+-- Takes the gate, then reports whether this transaction is its only holder, and whether another one is applying a flow.
+CREATE OR REPLACE FUNCTION dataflow._company(OUT is_alone boolean, OUT is_applying boolean)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
     gate constant bigint := hashtextextended('dataflow.changing', 0);
+    apply_lock constant bigint := hashtextextended('dataflow.apply', 0);
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(gate);
-    RETURN dataflow._is_quiet();
+    is_alone := dataflow._is_quiet();
+    is_applying := NOT pg_try_advisory_lock_shared(apply_lock);
+    IF NOT is_applying THEN
+        PERFORM pg_advisory_unlock_shared(apply_lock);
+    END IF;
 END $$;
 
 -- A plan that was made while the tables were small may scan them; nothing but an ANALYZE, at some time, would make the
@@ -73,16 +114,24 @@ AS $$
 DECLARE
     strict_jobs text[];
     queued integer;
-    ended tid[];
+    doubtful_jobids text[];
+    doubtful_dataids text[];
 BEGIN
     IF coalesce(cardinality(jobids), 0) = 0 THEN
         RETURN;
     END IF;
     PERFORM dataflow._forget_small_plans();
-    SELECT array_agg(j.jobid) INTO strict_jobs FROM dataflow.job j
+    SELECT coalesce(array_agg(j.jobid::text), '{}') INTO strict_jobs FROM dataflow.job j
         WHERE j.strict_order AND j.jobid IN (SELECT unnest(jobids));
-    IF strict_jobs IS NOT NULL THEN
+    IF strict_jobs <> '{}' THEN
         PERFORM dataflow._track_open_runs(strict_jobs, jobids, dataids);
+        IF NOT alone THEN
+            -- Of a strict job every run counts, also one that is judged ready: as long as it is open, those behind it wait.
+            INSERT INTO dataflow.recheck (jobid, dataid)
+            SELECT DISTINCT r.jobid, r.dataid FROM unnest(jobids, dataids) AS r (jobid, dataid) WHERE r.jobid = ANY (strict_jobs)
+            UNION ALL
+            SELECT s, NULL FROM unnest(strict_jobs) AS s;
+        END IF;
         -- Whoever is first now may be ready because of what changed; whoever was first, and is queued, may no longer be.
         SELECT jobids || array_agg(x.jobid), dataids || array_agg(x.dataid) INTO jobids, dataids
         FROM unnest(strict_jobs) AS s (jobid),
@@ -91,9 +140,6 @@ BEGIN
                 UNION
                 SELECT w.jobid, w.dataid FROM dataflow.work w WHERE w.jobid = s.jobid
             ) AS x;
-        IF NOT alone THEN
-            INSERT INTO dataflow.recheck (jobid) SELECT unnest(strict_jobs);
-        END IF;
     END IF;
 
     WITH judged AS MATERIALIZED (
@@ -117,13 +163,13 @@ BEGIN
     ), gone AS (
         -- A row that somebody else is removing or claiming needs no help. Each is looked up, whatever the plan was made for: one
         -- that was made while the queue was empty would walk all of it, and the judged runs for each row.
-        SELECT w.place FROM judged j CROSS JOIN LATERAL (
-            SELECT k.ctid AS place FROM dataflow.work k WHERE k.jobid = j.jobid AND k.dataid = j.dataid FOR UPDATE SKIP LOCKED
+        SELECT w.jobid, w.dataid FROM judged j CROSS JOIN LATERAL (
+            SELECT k.jobid, k.dataid FROM dataflow.work k WHERE k.jobid = j.jobid AND k.dataid = j.dataid FOR UPDATE SKIP LOCKED
         ) AS w
         WHERE j.code IS NOT NULL
     ), again AS (
         INSERT INTO dataflow.recheck (jobid, dataid)
-        SELECT j.jobid, j.dataid FROM judged j WHERE j.code IS NOT NULL AND NOT alone
+        SELECT j.jobid, j.dataid FROM judged j WHERE j.code IS NOT NULL AND NOT alone AND j.jobid <> ALL (strict_jobs)
     ), told AS (
         -- A published, running or failed chunk says why by its own transition; here the story of waiting is told.
         INSERT INTO dataflow.event (kind, jobid, dataid, code, reason)
@@ -138,10 +184,14 @@ BEGIN
         UNION ALL
         SELECT 'queued', i.jobid, i.dataid, NULL, CASE WHEN i.not_before IS NOT NULL THEN 'retry at ' || i.not_before END FROM inserted i
     )
-    SELECT (SELECT count(*) FROM inserted), (SELECT array_agg(g.place) FROM gone g) INTO queued, ended;
-    IF ended IS NOT NULL THEN
-        -- They are locked, so they are still in their places.
-        DELETE FROM dataflow.work w WHERE w.ctid = ANY (ended);
+    SELECT (SELECT count(*) FROM inserted), (SELECT array_agg(g.jobid::text) FROM gone g), (SELECT array_agg(g.dataid::text) FROM gone g)
+    INTO queued, doubtful_jobids, doubtful_dataids;
+    IF doubtful_jobids IS NOT NULL THEN
+        -- Judged again, now that their rows are locked: between the judgement and the lock somebody may have committed what makes
+        -- a run ready, and left its row as it was. Whoever makes it ready later waits for this lock before he queues it.
+        DELETE FROM dataflow.work w USING dataflow._evaluate(doubtful_jobids, doubtful_dataids) AS e
+        WHERE w.jobid = e.jobid AND w.dataid = e.dataid
+            AND coalesce(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) IS NOT NULL;
     END IF;
     IF queued > 0 OR NOT alone THEN
         PERFORM pg_notify('dataflow', 'work');
@@ -175,23 +225,31 @@ END $$;
 CREATE OR REPLACE FUNCTION dataflow.settle(at_most integer DEFAULT 100000) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+-- A person's open transaction may hold a row of the queue: it is not waited for.
+SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
 DECLARE
     again constant interval := '1 second';
+    chunk_again constant interval := '15 seconds'; -- a chunk may affect very many runs
+    patience constant text := '5ms'; -- with each run whose row somebody holds
     oldest_open constant xid8 := pg_snapshot_xmin(pg_current_snapshot());
     -- A number that is given out now is greater than that of every transaction that an entry was made for. No snapshot
     -- knows such a bound: those that have begun after the last one that ended are beyond its xmax.
     is_new constant boolean := pg_current_xact_id_if_assigned() IS NULL;
     is_last boolean;
     entries bigint[];
+    chunk_datasets text[];
+    chunk_dataids text[];
+    strangers text[];
     jobids text[];
     dataids text[];
     taken integer;
 BEGIN
+    PERFORM dataflow._require_read_committed();
     SELECT array_agg(m.recheck) INTO entries FROM (
         SELECT r.recheck FROM dataflow.recheck r
-        WHERE r.looked IS NULL OR r.looked < now() - again OR r.horizon <= oldest_open
+        WHERE r.looked IS NULL OR r.looked < now() - CASE WHEN r.datasetid IS NULL THEN again ELSE chunk_again END OR r.horizon <= oldest_open
         ORDER BY r.recheck LIMIT at_most FOR UPDATE SKIP LOCKED
     ) AS m;
     IF entries IS NULL THEN
@@ -200,23 +258,60 @@ BEGIN
     is_last := dataflow._is_quiet();
     WITH finished AS (
         DELETE FROM dataflow.recheck r WHERE r.recheck = ANY (entries) AND (is_last OR r.horizon <= oldest_open)
-        RETURNING r.jobid, r.dataid
+        RETURNING r.jobid, r.dataid, r.datasetid, r.since
     ), kept AS (
         UPDATE dataflow.recheck r SET looked = now(), horizon = coalesce(r.horizon, CASE WHEN is_new THEN pg_current_xact_id() END)
         WHERE r.recheck = ANY (entries) AND NOT is_last AND (r.horizon IS NULL OR r.horizon > oldest_open)
-        RETURNING r.jobid, r.dataid
+        RETURNING r.jobid, r.dataid, r.datasetid
+    ), looked_at AS MATERIALIZED (
+        SELECT f.jobid::text, f.dataid::text, f.datasetid::text, f.since FROM finished f
+        UNION
+        SELECT k.jobid, k.dataid, k.datasetid, NULL FROM kept k
+    ), chunks AS MATERIALIZED (
+        SELECT l.datasetid, l.dataid FROM looked_at l WHERE l.datasetid IS NOT NULL AND l.dataid IS NOT NULL
+        UNION
+        SELECT s.datasetid, s.dataid FROM looked_at l
+        JOIN dataflow.datastatus s ON s.datasetid = l.datasetid AND s.locktype = 'OUT'
+            AND age(s.xmin) <= age((l.since::text::numeric % 4294967296)::text::xid)
+        WHERE l.since IS NOT NULL
     ), runs AS (
-        SELECT DISTINCT m.jobid, coalesce(m.dataid, head.dataid) AS dataid
-        FROM (SELECT f.jobid, f.dataid FROM finished f UNION ALL SELECT k.jobid, k.dataid FROM kept k) AS m
+        SELECT l.jobid, coalesce(l.dataid, head.dataid) AS dataid FROM looked_at l
         LEFT JOIN LATERAL (
-            SELECT o.dataid FROM dataflow.open_run o WHERE m.dataid IS NULL AND o.jobid = m.jobid ORDER BY o.sortkey, o.dataid LIMIT 1
+            SELECT o.dataid FROM dataflow.open_run o WHERE l.dataid IS NULL AND o.jobid = l.jobid ORDER BY o.sortkey, o.dataid LIMIT 1
         ) AS head ON true
+        WHERE l.jobid IS NOT NULL
+        UNION
+        SELECT a.jobid, a.dataid FROM chunks c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
+        UNION
+        SELECT o.jobid, c.dataid FROM chunks c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
     )
-    SELECT array_agg(r.jobid) FILTER (WHERE r.dataid IS NOT NULL), array_agg(r.dataid) FILTER (WHERE r.dataid IS NOT NULL), count(*)
-    INTO jobids, dataids, taken FROM runs r;
-    IF taken > 0 THEN
+    SELECT array_agg(r.jobid) FILTER (WHERE r.dataid IS NOT NULL), array_agg(r.dataid) FILTER (WHERE r.dataid IS NOT NULL),
+        count(*), (SELECT array_agg(c.datasetid) FROM chunks c), (SELECT array_agg(c.dataid) FROM chunks c)
+    INTO jobids, dataids, taken, chunk_datasets, chunk_dataids FROM runs r;
+    -- A chunk that was registered while its dataset got another producer bears the name of the old one.
+    SELECT array_agg(DISTINCT s.datasetid::text) INTO strangers
+    FROM unnest(chunk_datasets, chunk_dataids) AS c (datasetid, dataid)
+    JOIN dataflow.datastatus s ON s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
+    LEFT JOIN dataflow.job_output o ON o.datasetid = c.datasetid
+    WHERE s.jobid <> coalesce(o.jobid, '');
+    BEGIN
+        IF strangers IS NOT NULL THEN
+            PERFORM dataflow._own_chunks(strangers);
+        END IF;
         PERFORM dataflow._refresh(jobids, dataids, true);
-    END IF;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        -- Somebody holds one of them; the others do not wait for him.
+        PERFORM set_config('lock_timeout', patience, true);
+        INSERT INTO dataflow.recheck (datasetid, dataid, looked)
+        SELECT c.datasetid, c.dataid, now() FROM unnest(chunk_datasets, chunk_dataids) AS c (datasetid, dataid);
+        FOR i IN 1 .. coalesce(cardinality(jobids), 0) LOOP
+            BEGIN
+                PERFORM dataflow._refresh(jobids[i : i], dataids[i : i], true);
+            EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+                INSERT INTO dataflow.recheck (jobid, dataid, looked) VALUES (jobids[i], dataids[i], now());
+            END;
+        END LOOP;
+    END;
     RETURN taken;
 END $$;
 COMMENT ON FUNCTION dataflow.settle(integer) IS
@@ -231,6 +326,7 @@ DECLARE
     jobids text[];
     dataids text[];
 BEGIN
+    PERFORM dataflow._require_read_committed();
     DELETE FROM dataflow.open_run;
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
         SELECT a.jobid, a.dataid FROM dataflow.datastatus s, LATERAL dataflow.affected_runs(s.datasetid, s.dataid) AS a
@@ -245,7 +341,7 @@ BEGIN
     DELETE FROM dataflow.work w WHERE w.sortkey IS DISTINCT FROM dataflow._ordered((
         SELECT min(d.ordering) FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = w.jobid
     ), w.dataid);
-    PERFORM dataflow._refresh(jobids, dataids, dataflow._alone());
+    PERFORM dataflow._refresh(jobids, dataids, (SELECT c.is_alone FROM dataflow._company() AS c));
     RETURN (SELECT count(*) FROM dataflow.work);
 END $$;
 COMMENT ON FUNCTION dataflow.rebuild_work() IS

@@ -181,11 +181,11 @@ def test_a_claim_does_not_walk_over_what_was_claimed_while_an_old_snapshot_is_he
             assert crowd.daemon.finish(*attempts) == "accepted"
         # As if looking from the start of the queue had become dear; that it does is a matter of millions.
         crowd.daemon.connection.execute(
-            "SELECT set_config('dataflow.look_cost', '1 second', false),"
-            " set_config('dataflow.next_look', 'infinity', false)"
+            "SELECT set_config('dataflow.look_seconds', '1', false),"
+            " set_config('dataflow.look_again', 'infinity', false)"
         )
         after = crowd.claim()
-    crowd.daemon.connection.execute("SELECT set_config('dataflow.look_cost', '0', false)")
+    crowd.daemon.connection.execute("SELECT set_config('dataflow.look_seconds', '0', false)")
     assert after <= before * GROWTH + DEEPER, f"{before} pages before, {after} after 6,000 dead entries"
 
 

@@ -406,8 +406,8 @@ def test_a_claim_that_does_not_look_at_the_whole_queue_still_finds_what_came_in_
     world.ready("raw", *DAYS[:10])
     # as if the last look had been dear
     daemon.connection.execute(
-        "SELECT set_config('dataflow.look_cost', '1 second', false),"
-        " set_config('dataflow.next_look', (now() + interval '1 hour')::text, false)"
+        "SELECT set_config('dataflow.look_seconds', '1', false),"
+        " set_config('dataflow.look_again', extract(epoch FROM now() + interval '1 hour')::text, false)"
     )
     claim = "SELECT dataid FROM dataflow.claim(%s, %s, 100)"
     found = daemon.connection.execute(claim, [daemon.name, daemon.incarnation]).fetchall()
