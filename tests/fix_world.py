@@ -119,7 +119,8 @@ class Daemon:
             self.dsn, autocommit=True, application_name=f"dataflowd {self.name}"
         )
         found = self.connection.execute(
-            "SELECT attempt FROM dataflow.retake(%s, %s) WHERE is_live ORDER BY attempt", [self.name, self.incarnation]
+            "SELECT attempt FROM dataflow.retake(%s, %s) WHERE is_live ORDER BY attempt",
+            [self.name, self.incarnation],
         )
         return [attempt for [attempt] in found.fetchall()]
 
@@ -163,7 +164,9 @@ class World:
             self._insert("dataset", {"datasetid": name, "location": f"/data/{name}/{{dataid}}", **columns})
 
     def calendar(self, name: str, every: str, start: str, **columns: Any) -> None:
-        moments = {"calendar_start": start, "calendar_next": start}
+        # A bare date is midnight in UTC, whatever the time zone of the session.
+        begins = start if ":" in start else f"{start} 00:00Z"
+        moments = {"calendar_start": begins, "calendar_next": begins}
         self.dataset(name, location=None, format="none", calendar=every, **moments, **columns)
 
     def job(

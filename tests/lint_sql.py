@@ -3,6 +3,9 @@
 Every file parses, bodies in PL/pgSQL included. Every table, view, column and public function (no leading underscore)
 has a COMMENT; a column may instead bear the name of one that has, for a word means one thing everywhere. A SECURITY DEFINER function fixes its search_path and names pg_temp last in it: otherwise a caller's
 temporary table would stand before ours. No function builds SQL at run time: nothing in the database is executed.
+Nothing waits while it holds the claim lock: only dataflow._claim_lock takes it; who calls that sets lock_timeout, and from there on,
+and in every function that is called from there, rows are locked with SKIP LOCKED or NOWAIT. No string holds a backslash outside
+E'...': what it means would depend on the session's standard_conforming_strings.
 
 Why rules and no formatter: those that exist (sqlfluff among them) lay out statements, but take a PL/pgSQL body for one
 string literal and leave it as it is, and the bodies are most of what stands here.
@@ -24,6 +27,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PARAMETER = re.compile(r"%\([a-z_]+\)s|%s")
+_CLAIM_LOCK = "dataflow._claim_lock"
+_CLAIM_KEY = "'dataflow.claim'"
+_COMMENT = re.compile(r"--[^\n]*")
+_CALL = re.compile(r"\bdataflow\.[a-z_]+(?= ?\()")
+_WAITS = re.compile(
+    r"\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?: OF \w+)?(?! OF| SKIP LOCKED| NOWAIT|\s+SKIP LOCKED)"
+)
+_BACKSLASH = re.compile(r"(?<!E)'[^'\n]*\\[^'\n]*'")
 _DYNAMIC = {"PLpgSQL_stmt_dynexecute", "PLpgSQL_stmt_dynfors", "dynquery"}
 
 
@@ -74,6 +85,7 @@ def _filled(statement: str) -> str:
 def check(files: Iterable[Source]) -> Iterator[str]:
     created: dict[str, str] = {}
     commented: set[str] = set()
+    functions: dict[str, str] = {}
     for source in files:
         try:
             statements = pglast.parse_sql(source.text)
@@ -84,6 +96,9 @@ def check(files: Iterable[Source]) -> Iterator[str]:
             created |= dict.fromkeys(_created(raw.stmt), source.name)
             commented |= set(_commented(raw.stmt))
             yield from _function_mistakes(source, raw)
+            if isinstance(raw.stmt, ast.CreateFunctionStmt):
+                functions[_dotted(raw.stmt.funcname)] = _COMMENT.sub("", _statement(source, raw))
+    yield from _waiting_mistakes(functions)
     explained = {thing.rpartition(".")[2] for thing in commented if thing.startswith("column ")}
     for thing, place in created.items():
         is_known_column = thing.startswith("column ") and thing.rpartition(".")[2] in explained
@@ -131,21 +146,52 @@ def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
             name, definitions = "DO", statement.args
         case _:
             return
+    if source.is_function_file and _BACKSLASH.search(_COMMENT.sub("", _statement(source, raw))):
+        yield f"{source.name}: {name} has a string with a backslash: write E'...', or [0-9] and the like"
     options = {definition.defname: definition.arg for definition in definitions or ()}
     language = options["language"].sval if "language" in options else "plpgsql"
     if "security" in options and options["security"].boolval and not _has_fixed_path(statement):
         yield f"{source.name}: {name} is SECURITY DEFINER without SET search_path = ..., pg_temp"
     if language != "plpgsql":
         return
-    length = raw.stmt_len or len(source.text.encode()) - raw.stmt_location
-    text = source.text.encode()[raw.stmt_location : raw.stmt_location + length].decode()
     try:
-        body = pglast.parse_plpgsql(_without_our_types(text))
+        body = pglast.parse_plpgsql(_without_our_types(_statement(source, raw)))
     except pglast.parser.ParseError as error:
         yield f"{source.name}: the body of {name} does not parse: {error}"
         return
     if source.is_function_file and _DYNAMIC & set(_keys(body)):
         yield f"{source.name}: {name} builds SQL at run time (EXECUTE)"
+
+
+def _waiting_mistakes(functions: dict[str, str]) -> Iterator[str]:
+    for name, text in functions.items():
+        if _CLAIM_KEY in text and name != _CLAIM_LOCK:
+            yield f"{name} takes the claim lock by itself: call {_CLAIM_LOCK}()"
+        if name == _CLAIM_LOCK or f"{_CLAIM_LOCK}()" not in text:
+            continue
+        before, _, after = text.partition(f"{_CLAIM_LOCK}()")
+        if "SET lock_timeout" not in before:
+            yield f"{name} holds the claim lock without SET lock_timeout: its end would not restore the session's"
+        for caller, under_lock in [(name, after), *_reached(functions, after)]:
+            if found := _WAITS.search(under_lock):
+                yield f"{caller} may wait under the claim lock of {name}: {found[0]} without SKIP LOCKED"
+
+
+def _reached(functions: dict[str, str], text: str) -> list[tuple[str, str]]:
+    """The functions that a text calls, and those that they call."""
+    reached: dict[str, str] = {}
+    waiting = [text]
+    while waiting:
+        for name in _CALL.findall(waiting.pop()):
+            if name in functions and name not in reached and name != _CLAIM_LOCK:
+                reached[name] = functions[name]
+                waiting.append(functions[name])
+    return list(reached.items())
+
+
+def _statement(source: Source, raw: Any) -> str:
+    length = raw.stmt_len or len(source.text.encode()) - raw.stmt_location
+    return source.text.encode()[raw.stmt_location : raw.stmt_location + length].decode()
 
 
 def _without_our_types(text: str) -> str:

@@ -250,23 +250,32 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow._write_flow IS 'The writing half of apply_flow, which checks first';
 
--- All datasets that these jobs, and the jobs of these datasets, read or make.
-CREATE OR REPLACE FUNCTION dataflow._used_datasets(jobids text[], datasetids text[])
+-- The jobs that a flow changes, or whose datasets it changes.
+CREATE OR REPLACE FUNCTION dataflow._touched_jobs(declared jsonb, prune boolean)
 RETURNS text[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
-    WITH edges AS MATERIALIZED (
-        SELECT i.jobid::text, i.datasetid::text FROM dataflow.job_input AS i
-        UNION ALL
-        SELECT o.jobid, o.datasetid FROM dataflow.job_output AS o
+    WITH changed AS MATERIALIZED (
+        SELECT p.kind, p.name FROM dataflow.plan_flow(declared, prune) AS p WHERE p.action <> 'unchanged'
     )
     SELECT ARRAY(
-        SELECT e.datasetid FROM edges AS e
-        WHERE e.jobid = ANY (jobids) OR e.jobid IN (SELECT x.jobid FROM edges AS x WHERE x.datasetid = ANY (datasetids))
+        SELECT c.name FROM changed AS c WHERE c.kind = 'job'
         UNION
-        SELECT d FROM unnest(datasetids) AS d
-        ORDER BY 1)
+        SELECT i.jobid FROM changed AS c JOIN dataflow.job_input AS i ON i.datasetid = c.name WHERE c.kind = 'dataset'
+        UNION
+        SELECT o.jobid FROM changed AS c JOIN dataflow.job_output AS o ON o.datasetid = c.name WHERE c.kind = 'dataset')
+$$;
+
+CREATE OR REPLACE FUNCTION dataflow._used_datasets(jobids text[])
+RETURNS text[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT ARRAY(
+        SELECT i.datasetid::text FROM dataflow.job_input AS i WHERE i.jobid = ANY (jobids)
+        UNION
+        SELECT o.datasetid FROM dataflow.job_output AS o WHERE o.jobid = ANY (jobids))
 $$;
 
 CREATE OR REPLACE FUNCTION dataflow.apply_flow(declared jsonb, prune boolean DEFAULT false, dry_run boolean DEFAULT false)
@@ -305,10 +314,9 @@ BEGIN
             RETURN;
         END IF;
         -- No claim takes a run of these jobs until this transaction ends, and what was claimed before is seen.
-        touched := ARRAY(SELECT p.name FROM dataflow.plan_flow(declared, prune) AS p WHERE p.kind = 'job' AND p.action <> 'unchanged');
+        touched := dataflow._touched_jobs(declared, prune);
         PERFORM FROM dataflow.job AS j WHERE j.jobid = ANY (touched) ORDER BY j.jobid FOR UPDATE;
-        used := dataflow._used_datasets(touched, ARRAY(
-            SELECT p.name FROM dataflow.plan_flow(declared, prune) AS p WHERE p.kind = 'dataset' AND p.action <> 'unchanged'));
+        used := dataflow._used_datasets(touched);
         PERFORM dataflow._write_flow(declared, prune);
     EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
         RAISE EXCEPTION 'the flow holds a value that cannot be stored: %', SQLERRM USING
@@ -319,7 +327,7 @@ BEGIN
         INSERT INTO dataflow.recheck (datasetid, since)
         SELECT d, oldest_open FROM unnest(used) AS d
         UNION
-        SELECT d, oldest_open FROM unnest(dataflow._used_datasets(touched, used)) AS d;
+        SELECT d, oldest_open FROM unnest(dataflow._used_datasets(touched)) AS d;
     END IF;
     PERFORM dataflow.rebuild_work();
 END $$;
@@ -327,4 +335,4 @@ COMMENT ON FUNCTION dataflow.apply_flow IS
     'Upserts what a flow declares and, with prune, retires what it no longer does; returns the changes. dry_run writes nothing';
 
 REVOKE EXECUTE ON FUNCTION dataflow._differing_keys, dataflow._job_document, dataflow.plan_flow, dataflow.flow_conflicts,
-    dataflow._write_flow, dataflow._used_datasets, dataflow.apply_flow FROM PUBLIC;
+    dataflow._write_flow, dataflow._touched_jobs, dataflow._used_datasets, dataflow.apply_flow FROM PUBLIC;

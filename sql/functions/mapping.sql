@@ -93,11 +93,14 @@ AS $$
         WHEN unit = 'number' THEN
             (SELECT dataflow._number((number + units)::text)::text FROM dataflow._number(dataid) AS number)
         ELSE
-            -- Before the year 1 and after 9999 there are no dataids, only texts that look like one or lead nowhere.
+            -- Before the year 1 and after 9999 there are no dataids, only texts that look like one or lead nowhere. What lies farther
+            -- away is not computed: the server has no such moments.
             (SELECT shifted FROM dataflow.period_add(unit, dataflow.period_start(unit, dataid, 'UTC'), units, 'UTC') AS moment,
                 dataflow.period_id(unit, moment, 'UTC') AS shifted
             WHERE dataflow.period_start(unit, shifted, 'UTC') = moment)
     END
+    WHERE unit = 'number' OR coalesce(substring(dataid FROM '^[0-9]{4}')::int, 0) + units / (CASE unit
+        WHEN 'hour' THEN 8766 WHEN 'day' THEN 365 WHEN 'week' THEN 52 WHEN 'month' THEN 12 ELSE 1 END) BETWEEN -100 AND 10100
 $$;
 
 -- The dataids of one input that a run needs, for every mapping but identity.

@@ -328,15 +328,24 @@ DECLARE
 BEGIN
     PERFORM dataflow._require_read_committed();
     DELETE FROM dataflow.open_run;
+    -- What is queued rightly stays, and with it since when. It is not locked, so that claims go on meanwhile.
+    SELECT array_agg(w.jobid::text), array_agg(w.dataid::text) INTO jobids, dataids
+        FROM dataflow.work w JOIN dataflow.job j ON j.jobid = w.jobid AND NOT j.strict_order;
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
-        SELECT a.jobid, a.dataid FROM dataflow.datastatus s, LATERAL dataflow.affected_runs(s.datasetid, s.dataid) AS a
-        WHERE s.locktype = 'OUT'
-        UNION
-        SELECT o.jobid, s.dataid FROM dataflow.datastatus s JOIN dataflow.job_output o ON o.datasetid = s.datasetid
-        WHERE s.locktype = 'OUT' AND s.status IN ('RESUBMIT', 'FAILED', 'RUNNING', 'HOLD', 'PENDING')
-        UNION
-        -- What is queued is judged as well: what is queued rightly stays, and with it since when.
-        SELECT w.jobid, w.dataid FROM dataflow.work w
+        SELECT k.jobid, k.dataid FROM (
+            SELECT a.jobid, a.dataid FROM dataflow.datastatus s, LATERAL dataflow.affected_runs(s.datasetid, s.dataid) AS a
+            WHERE s.locktype = 'OUT'
+            UNION
+            SELECT o.jobid, s.dataid FROM dataflow.datastatus s JOIN dataflow.job_output o ON o.datasetid = s.datasetid
+            WHERE s.locktype = 'OUT' AND s.status IN ('RESUBMIT', 'FAILED', 'RUNNING', 'HOLD', 'PENDING')
+            UNION
+            SELECT w.jobid, w.dataid FROM dataflow.work w
+        ) AS k
+        LEFT JOIN dataflow.work q ON q.jobid = k.jobid AND q.dataid = k.dataid
+        WHERE q.jobid IS NULL OR EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = k.jobid AND j.strict_order)
+        UNION ALL
+        SELECT e.jobid, e.dataid FROM dataflow._evaluate(coalesce(jobids, '{}'), coalesce(dataids, '{}')) AS e
+        WHERE coalesce(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) IS NOT NULL
     ) AS r;
     DELETE FROM dataflow.work w WHERE w.sortkey IS DISTINCT FROM dataflow._ordered((
         SELECT min(d.ordering) FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = w.jobid

@@ -67,12 +67,8 @@ def test_a_period_may_be_ready_when_it_starts(world: World) -> None:
 def test_a_day_ends_at_midnight_in_its_zone(world: World, zone: str, day: str, due: str) -> None:
     world.calendar("clock", "daily", f"{day} 12:00Z", calendar_zone=zone)
     moment = datetime.fromisoformat(due)
-    assert (
-        world.value(
-            "SELECT dataflow._calendar_due(d, d.calendar_next) FROM dataflow.dataset d WHERE datasetid = 'clock'"
-        )
-        == moment
-    )
+    world.do("UPDATE dataflow.dataset SET retired = now() WHERE datasetid = 'today'")
+    assert world.value("SELECT dataflow.next_tick() = %s::timestamptz", due)
     assert tick(world, (moment - timedelta(seconds=1)).isoformat()) == []
     assert tick(world, moment.isoformat()) == [day]
 
@@ -142,12 +138,12 @@ def test_a_period_that_somebody_holds_or_registered_stays_as_it_is(world: World)
 
 def test_the_next_tick_is_the_earliest_that_is_due(world: World) -> None:
     world.do("UPDATE dataflow.dataset SET retired = now() WHERE datasetid = 'today'")
-    assert world.value("SELECT dataflow.next_tick()") is None
+    assert world.value("SELECT dataflow.next_tick() IS NULL")
     world.calendar("clock", "monthly", "2026-01-01")
     world.calendar("other", "weekly", "2026-01-05", calendar_zone="Asia/Kolkata")
-    assert world.value("SELECT dataflow.next_tick()") == datetime.fromisoformat("2026-01-11 18:30Z")
+    assert world.value("SELECT dataflow.next_tick() = '2026-01-11 18:30Z'")
     world.do("SELECT dataflow.tick('2026-01-11 18:30Z')")
-    assert world.value("SELECT dataflow.next_tick()") == datetime.fromisoformat("2026-01-18 18:30Z")
+    assert world.value("SELECT dataflow.next_tick() = '2026-01-18 18:30Z'")
 
 
 def test_today_is_ready_when_the_day_begins(world: World) -> None:

@@ -90,3 +90,36 @@ def test_an_order_describes_also_the_inputs_of_which_a_forced_run_was_given_noth
     assert order["inputs"]["raw"]["dataset"]["location"] == "/data/raw/{dataid}"
     preview = pipeline.value("SELECT dataflow.preview_order('clean_orders', %s)", DAY)
     assert preview["inputs"]["raw"]["chunks"][0]["location"] == f"/data/raw/{DAY}"
+
+
+def test_a_jobs_own_limit_and_the_daemons_hold_also_by_force(pipeline: World) -> None:
+    daemon = pipeline.daemon()
+    pipeline.ready("raw", DAY, "2026-01-02")
+    pipeline.as_framework("UPDATE dataflow.job SET max_running = 1 WHERE jobid = 'clean_orders'")
+    running = daemon.claim_one()
+    for forced in (False, True):
+        with pytest.raises(psycopg.Error, match="limit of 1 attempts of job:clean_orders is reached"):
+            claim_run(daemon, "2026-01-02", forced=forced)
+    daemon.finish(running)
+    pipeline.do("SELECT dataflow.set_concurrency('daemon:alpha', 0)")
+    with pytest.raises(psycopg.Error, match="limit of 0 attempts of daemon:alpha is reached"):
+        claim_run(daemon, "2026-01-02")
+
+
+def test_what_is_being_read_is_not_rewritten_also_not_by_force(pipeline: World) -> None:
+    daemon = pipeline.daemon()
+    pipeline.ready("raw", DAY)
+    daemon.finish(daemon.claim_one())
+    [reader] = daemon.claim()
+    assert reader.run == ("sum_orders", DAY)
+    said = refused(daemon, "DF423", forced=True)
+    assert said == f"clean/{DAY} is being read by job sum_orders (dataid {DAY})"
+    assert pipeline.status("clean", DAY) == "READY"
+    daemon.finish(reader)
+    assert len(claim_run(daemon, forced=True)) == 1
+
+
+def test_a_retired_job_is_not_run_also_not_by_force(pipeline: World) -> None:
+    daemon = pipeline.daemon()
+    pipeline.as_framework("UPDATE dataflow.job SET retired = now() WHERE jobid = 'clean_orders'")
+    assert "is retired" in refused(daemon, "DF409", forced=True)

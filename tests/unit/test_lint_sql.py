@@ -7,6 +7,7 @@ import pytest
 from tests.lint_sql import Source, check
 
 DEFINER = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE sql SECURITY DEFINER {} AS $$ SELECT $$;"
+LOCKED = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql SET lock_timeout = 0 AS $$ BEGIN PERFORM dataflow._claim_lock(); {} END $$;"
 BODY = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {} END $$;"
 
 
@@ -36,6 +37,15 @@ BODY = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN 
             "function dataflow.f has no COMMENT",
         ),
         ("CREATE VIEW dataflow.v AS SELECT 1;", "view dataflow.v has no COMMENT"),
+        (BODY.format("PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));"), "by itself"),
+        (BODY.format("PERFORM dataflow._claim_lock();"), "without SET lock_timeout"),
+        (LOCKED.format("PERFORM FROM t FOR UPDATE;"), "may wait under the claim lock of dataflow._f"),
+        (
+            LOCKED.format("PERFORM dataflow._g();")
+            + BODY.format("PERFORM FROM t FOR SHARE OF t;").replace("._f", "._g"),
+            "dataflow._g may wait",
+        ),
+        (BODY.format(r"PERFORM 'a' ~ '\d';"), "backslash"),
     ],
 )
 def test_a_mistake_is_found(text: str, mistake: str) -> None:
@@ -49,6 +59,8 @@ def test_a_mistake_is_found(text: str, mistake: str) -> None:
     [
         DEFINER.format("SET search_path = dataflow, pg_temp"),
         BODY.format("PERFORM 1;"),
+        LOCKED.format("PERFORM FROM t FOR UPDATE OF t SKIP LOCKED; PERFORM FROM t FOR KEY SHARE NOWAIT;"),
+        BODY.format(r"PERFORM 'a' ~ E'\\d';"),
         "DO $$ BEGIN PERFORM 1; END $$;",
         "CREATE TABLE t (a int); COMMENT ON TABLE t IS 'x'; COMMENT ON COLUMN t.a IS 'x'; CREATE INDEX ON t (a);",
     ],
