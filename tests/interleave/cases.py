@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING
 
 from tests.interleave.operations import OPERATIONS
-from tests.interleave.play import Case, can_meet, states_of
+from tests.interleave.play import Case, can_meet, common_states, states_of
 from tests.interleave.scenes import WORLDS
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Two inputs, two outputs, a retry and a consumer: every operation has something to do here.
 RICH = "join"
+ORDERS_OF_A_PAIR = 2
 
 JUDGING = (
     "rebuild",
@@ -92,10 +93,15 @@ def rich() -> list[Case]:
     return list(pairs(RICH))
 
 
+def close() -> list[Case]:
+    """The pairs of the richest world that have something to do with each other."""
+    return [case for case in rich() if common_states(*case.names)]
+
+
 def rest() -> list[Case]:
     """Everything else there is to sample from."""
     people = tuple(name for name, each in OPERATIONS.items() if each.actor == "person")
-    found = [case for world in WORLDS if world != RICH for case in pairs(world)]
+    found = [case for world in WORLDS for case in pairs(world)]
     for level in ("rr", "ser"):
         for world in WORLDS:
             found += pairs(world, people, level)
@@ -122,10 +128,12 @@ def sample(seed: int, orders: Orders, size: int) -> Iterator[Schedule]:
 
 
 def short(seed: int, orders: Orders, size: int) -> Iterator[Schedule]:
-    """Every two operations once in the richest world, by turns in their states, and a sample of everything else."""
+    """Every two operations in the richest world, by chance in which states and orders, and a sample of everything else."""
     chance = random.Random(seed)  # noqa: S311
     for _, group in itertools.groupby(rich(), key=lambda case: case.names):
-        yield chance.choice([each for each in orders(chance.choice(list(group))) if is_mixed(each.order)])
+        found = list(group)
+        for _ in range(ORDERS_OF_A_PAIR):
+            yield chance.choice([each for each in orders(chance.choice(found)) if is_mixed(each.order)])
     yield from sample(seed, orders, size)
 
 

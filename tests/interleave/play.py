@@ -190,11 +190,14 @@ def schedules_of(stage: Stage, case: Case) -> list[Schedule]:
 
 def _lengths(stage: Stage, case: Case) -> list[int]:
     """How many steps each operation has; the same in every scene."""
-    key = (case.names, case.people, case.daemons)
-    if key not in stage.lengths:
-        _set(stage, case)
-        stage.lengths[key] = [len(part(stage, name, slot).steps) for slot, name in enumerate(case.names)]
-    return stage.lengths[key]
+    found = []
+    for slot, name in enumerate(case.names):
+        key = (name, case.people, case.daemons)
+        if key not in stage.lengths:
+            _set(stage, case)
+            stage.lengths[key] = len(part(stage, name, slot).steps)
+        found.append(stage.lengths[key])
+    return found
 
 
 def _set(stage: Stage, case: Case) -> None:
@@ -214,5 +217,8 @@ def states_of(world: str, *names: str) -> list[str]:
     operations = [OPERATIONS[name.partition("@")[0]] for name in names]
     if any(each.worlds is not None and world not in each.worlds for each in operations):
         return []
-    common = frozenset.intersection(*(each.states for each in operations))
-    return sorted(common or operations[0].states | operations[-1].states)
+    return sorted(common_states(*names) or frozenset.union(*(each.states for each in operations)))
+
+
+def common_states(*names: str) -> frozenset[str]:
+    return frozenset.intersection(*(OPERATIONS[name.partition("@")[0]].states for name in names))

@@ -43,6 +43,7 @@ class Session:
         self.settings = dict(settings or {})
         self.connection = self._connect()
         self.is_busy = False
+        self.was_used = False
 
     def _connect(self) -> psycopg.Connection[Any]:
         settings = {
@@ -67,7 +68,7 @@ class Session:
 
     def send(self, statements: str) -> None:
         self.connection.pgconn.send_query(statements.encode())
-        self.is_busy = True
+        self.is_busy = self.was_used = True
 
     def poll(self) -> Answer | None:
         """The answer, if it comes within a moment."""

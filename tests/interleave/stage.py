@@ -138,7 +138,7 @@ class Stage:
         self.isolation = self.daemon_isolation = "read committed"
         self.world = WORLDS["identity"]
         self.state = ""
-        self.lengths: dict[Any, list[int]] = {}
+        self.lengths: dict[tuple[str, str, str], int] = {}
         self._saved: dict[tuple[str, str], Saved] = {}
         self._scenes_set = 0
         self._columns = self._read_columns()
@@ -322,7 +322,9 @@ class Stage:
             " set_config('dataflow.look_cost', '0', false), set_config('interleave.pause_at', '', false)"
         )
         for session in people:
-            session.ask(forget)
+            if session.was_used:
+                session.ask(forget)
+                session.was_used = False
         for name, daemon in self.daemons.items():
             daemon.runners = {runner.attempt: runner for runner in saved.runners[name]}
             locks = "".join(
