@@ -8,6 +8,7 @@ violation; 1: some. Each comes with the line that plays it again: `--replay 'joi
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import signal
 import sys
@@ -41,6 +42,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, help="decides the sample; default: by chance")
     parser.add_argument("--sample", type=int, default=SAMPLE, help=f"schedules besides the pairs ({SAMPLE})")
+    parser.add_argument("--no-pairs", action="store_true", help="only the sample")
     parser.add_argument("--pair", nargs="+", metavar="NAME", help="only these operations, in every world")
     parser.add_argument("--replay", metavar="LINE", help="only this schedule")
     arguments = parser.parse_args()
@@ -53,11 +55,14 @@ def main() -> None:
             migrate.init(connection)
         with closing(Stage(server.database(DATABASE))) as stage:
             if arguments.replay:
-                schedules = iter([Schedule.parse(arguments.replay)])
+                schedules: Iterator[Schedule] = iter([Schedule.parse(arguments.replay)])
             elif arguments.pair:
                 schedules = every_order(stage, of_these(tuple(arguments.pair)))
             else:
-                schedules = whole(stage, seed, arguments.sample)
+                schedules = itertools.chain(
+                    every_order(stage, [] if arguments.no_pairs else cases.close()),
+                    cases.sample(seed, lambda case: schedules_of(stage, case), arguments.sample),
+                )
             tally = tell(stage, schedules)
     print(f"interleave: {summary(tally)}; --seed {seed}", flush=True)
     sys.exit(1 if tally.found else 0)
@@ -72,11 +77,6 @@ def of_these(names: tuple[str, ...]) -> list[Case]:
 def every_order(stage: Stage, chosen: list[Case]) -> Iterator[Schedule]:
     for case in chosen:
         yield from schedules_of(stage, case)
-
-
-def whole(stage: Stage, seed: int, sample: int) -> Iterator[Schedule]:
-    yield from every_order(stage, cases.close())
-    yield from cases.sample(seed, lambda case: schedules_of(stage, case), sample)
 
 
 def tell(stage: Stage, schedules: Iterator[Schedule]) -> Tally:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LETTERS = "ABC"
 # Refused by a rule, in conflict with another transaction, in a deadlock, or after a wait in vain: the operation is not done.
-REFUSALS = ("DF", "40001", "40P01", "55P03", "57014")
+REFUSALS = ("DF", "25001", "40001", "40P01", "55P03", "57014")
 
 
 @dataclass(frozen=True)

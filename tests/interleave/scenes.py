@@ -87,7 +87,7 @@ WORLDS = {
             {"raw": IDENTITY},
             others=(("made", "9"),),
             limit=1,
-            serves={"alpha": ["make"], "beta": ["copy"]},
+            serves={"alpha": ["make", "more", "other"], "beta": ["copy"]},
         ),
     ]
 }
