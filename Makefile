@@ -49,7 +49,8 @@ bench: install   ## measure; NAME=claim for one; all of them are kept in docs/, 
 	$(BIN)/python -m tests.bench $(NAME) $(if $(filter all,$(NAME)),--keep docs)
 	$(if $(filter all,$(NAME)),$(BIN)/python -m tests.unit.test_readme)
 
-chaos: install   ## break a real pipeline for MINUTES=10 by a schedule that SEED=n decides, and check what is left
+chaos: install   ## let operations meet in every order; then break a real pipeline for MINUTES=10; SEED=n decides both
+	$(BIN)/python -m tests.interleave $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.chaos --spark --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --report chaos-report.json
 
 lock: install    ## renew the constraints file from pyproject.toml

@@ -27,7 +27,8 @@ TOGETHER = {
     "crowds": {"sql/test_plans.py"},
     "wheel": {"e2e/test_wheel.py"},
 }
-LONG_FIRST = ("spark", "e2e", "upgrade", "chaos", "sql", "fuzz", "hostile", "unit")  # directories
+# Directories.
+LONG_FIRST = ("spark", "e2e", "upgrade", "chaos", "interleave", "sql", "fuzz", "hostile", "unit")
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no type information

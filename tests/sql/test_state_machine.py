@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 )
 
 from tests.fix_world import Daemon
+from tests.judge import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -576,6 +577,14 @@ class Histories(RuleBasedStateMachine):
         queue = self.world.queue()
         assert queue == self.model.ready()
         assert queue == self.world.rebuilt_queue()
+
+    @invariant()
+    def the_second_judge_finds_nothing(self) -> None:
+        """A limit that was lowered may be exceeded by what ran before; `take` looks at the limits."""
+        if not self.daemons:
+            return
+        self.world.do("SELECT dataflow.settle()")
+        assert [each for each in judge(self.world.connection) if each.kind != "limit"] == []
 
     def drain(self) -> None:
         """The faults stop: whatever can go on does, and nothing is left running or waiting."""

@@ -1,0 +1,142 @@
+"""Which operations meet, where, and at which isolation levels."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import TYPE_CHECKING
+
+from tests.interleave.operations import OPERATIONS
+from tests.interleave.play import Case, can_meet, common_states, states_of
+from tests.interleave.scenes import WORLDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tests.interleave.play import Schedule
+
+    Orders = Callable[[Case], list[Schedule]]
+
+# Two inputs, two outputs, a retry and a consumer: every operation has something to do here.
+RICH = "join"
+ORDERS_OF_A_PAIR = 2
+
+JUDGING = (
+    "rebuild",
+    "settle",
+    "ready_a",
+    "ready_again",
+    "validated_a",
+    "hold_out",
+    "release_in",
+    "resubmit_sql",
+)
+CHANGING = (
+    *(
+        "ready_a",
+        "ready_b",
+        "validated_a",
+        "invalidated_a",
+        "hold_in",
+        "hold_out",
+        "release_in",
+        "release_out",
+    ),
+    *("resubmit_sql", "cancel", "finish_done", "finish_failed", "claim_alpha", "claim_beta", "delete_runs"),
+    *("delete_in", "apply_new", "apply_prune", "failed_sql"),
+)
+# Where a function is stopped: between what it has read and what it writes.
+STOPS = tuple(f"{name}@{table}" for name in JUDGING for table in ("work", "event", "recheck"))
+STOPS += tuple(
+    f"{name}@{table}" for name in ("claim_alpha", "claim_beta") for table in ("attempt", "datastatus")
+)
+STOPS += tuple(
+    f"{name}@{table}" for name in ("apply_new", "apply_prune", "apply_move") for table in ("work", "event")
+)
+STOPS += ("finish_done@datastatus", "finish_done@work", "rescue@event", "cancel@event", "delete_runs@event")
+
+TRIPLES = (
+    ("ready_a", "ready_b", "claim_beta"),
+    ("ready_a", "ready_b", "apply_new"),
+    ("ready_a", "ready_b", "rebuild"),
+    ("hold_in", "claim_beta", "settle"),
+    ("hold_out", "claim_beta", "rebuild"),
+    ("release_in", "settle", "claim_beta"),
+    ("release_in", "rebuild", "claim_beta"),
+    ("resubmit_sql", "finish_done", "claim_beta"),
+    ("cancel", "lost_connection", "claim_beta"),
+    ("cancel", "resubmit_sql", "claim_beta"),
+    ("cancel", "delete_runs", "claim_alpha"),
+    ("finish_done", "hold_out", "claim_beta"),
+    ("lost_claim", "resubmit_sql", "claim_beta"),
+    ("lost_claim", "hold_out", "claim_beta"),
+    ("lost_claim", "cancel", "claim_beta"),
+    ("validated_a", "invalidated_a", "claim_beta"),
+    ("rescue", "resubmit_sql", "claim_beta"),
+    ("apply_move", "resubmit_sql", "claim_beta"),
+)
+
+
+def pairs(world: str, names: Iterable[str] = tuple(OPERATIONS), people: str = "rc") -> Iterator[Case]:
+    """Every two, also of the same kind."""
+    for first, second in itertools.combinations_with_replacement(names, 2):
+        yield from met(world, (first, second), people)
+
+
+def met(world: str, names: tuple[str, ...], people: str = "rc", daemons: str = "rc") -> Iterator[Case]:
+    if can_meet(*names):
+        for state in states_of(world, *names):
+            yield Case(world, state, names, people, daemons)
+
+
+def rich() -> list[Case]:
+    return list(pairs(RICH))
+
+
+def close() -> list[Case]:
+    """The pairs of the richest world that have something to do with each other."""
+    return [case for case in rich() if common_states(*case.names)]
+
+
+def rest() -> list[Case]:
+    """Everything else there is to sample from."""
+    people = tuple(name for name, each in OPERATIONS.items() if each.actor == "person")
+    found = [case for world in WORLDS for case in pairs(world)]
+    for level in ("rr", "ser"):
+        for world in WORLDS:
+            found += pairs(world, people, level)
+            found += [
+                case
+                for name, other in itertools.product(people, ("claim_beta", "finish_done", "lost_claim"))
+                for case in met(world, (name, other), level)
+            ]
+    for world in ("limited", "shared"):
+        for names in itertools.combinations([name for name in OPERATIONS if name.startswith("claim")], 2):
+            found += met(world, names, daemons="rr")
+            found += met(world, names, daemons="ser")
+    for world in WORLDS:
+        found += [case for names in itertools.product(STOPS, CHANGING) for case in met(world, names)]
+        found += [case for names in TRIPLES for case in met(world, names)]
+    return found
+
+
+def sample(seed: int, orders: Orders, size: int) -> Iterator[Schedule]:
+    """One order of each of so many cases."""
+    chance = random.Random(seed)  # noqa: S311
+    for case in chance.choices(rest(), k=size):
+        yield chance.choice(orders(case))
+
+
+def short(seed: int, orders: Orders, size: int) -> Iterator[Schedule]:
+    """Every two operations in the richest world, by chance in which states and orders, and a sample of everything else."""
+    chance = random.Random(seed)  # noqa: S311
+    for _, group in itertools.groupby(rich(), key=lambda case: case.names):
+        found = list(group)
+        for _ in range(ORDERS_OF_A_PAIR):
+            yield chance.choice([each for each in orders(chance.choice(found)) if is_mixed(each.order)])
+    yield from sample(seed, orders, size)
+
+
+def is_mixed(order: str) -> bool:
+    """Somebody comes between the steps of another."""
+    return len(list(itertools.groupby(order))) > len(set(order))
