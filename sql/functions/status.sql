@@ -449,20 +449,22 @@ BEGIN
     FROM unnest(datasetids) AS d (datasetid) LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
     WHERE s.datasetid = d.datasetid AND s.locktype = 'OUT' AND s.status = 'RUNNING' AND s.jobid <> coalesce(o.jobid, '');
 
+    -- Counted by the status that each has when its row is had: somebody may be changing it.
     WITH strangers AS MATERIALIZED (
-        SELECT s.datasetid, s.dataid, s.status, s.jobid AS was, coalesce(o.jobid, '') AS now
+        SELECT s.datasetid, s.dataid, s.jobid AS was, coalesce(o.jobid, '') AS now
         FROM unnest(datasetids) AS d (datasetid)
         JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.locktype = 'OUT'
         LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
         WHERE s.jobid <> coalesce(o.jobid, '')
-    ), counted AS (
-        INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks)
-        SELECT x.datasetid, owner.jobid, 'OUT', x.status, sum(owner.difference)
-        FROM strangers x, LATERAL (VALUES (x.was, -1), (x.now, 1)) AS owner (jobid, difference)
-        GROUP BY x.datasetid, owner.jobid, x.status
+    ), moved AS (
+        UPDATE dataflow.datastatus s SET jobid = x.now FROM strangers x
+        WHERE s.datasetid = x.datasetid AND s.dataid = x.dataid AND s.locktype = 'OUT' AND s.jobid = x.was
+        RETURNING s.datasetid, s.status, x.was, x.now
     )
-    UPDATE dataflow.datastatus s SET jobid = x.now FROM strangers x
-    WHERE s.datasetid = x.datasetid AND s.dataid = x.dataid AND s.locktype = 'OUT';
+    INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks)
+    SELECT m.datasetid, owner.jobid, 'OUT', m.status, sum(owner.difference)
+    FROM moved m, LATERAL (VALUES (m.was, -1), (m.now, 1)) AS owner (jobid, difference)
+    GROUP BY m.datasetid, owner.jobid, m.status;
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow._job_output_inserted() RETURNS trigger
