@@ -393,24 +393,6 @@ BEGIN
     FROM attempts a JOIN dataflow.job j ON j.jobid = a.jobid;
 END $$;
 
--- Those of the jobs that nobody is changing, locked against a change. A bounded number, each locked once.
-CREATE OR REPLACE FUNCTION dataflow._free_jobs(jobids text[]) RETURNS text[]
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN ARRAY(
-        WITH unchanged AS MATERIALIZED (
-            SELECT j.jobid FROM dataflow.job j WHERE j.jobid = ANY (ARRAY(SELECT DISTINCT n FROM unnest(jobids) AS n)) FOR KEY SHARE SKIP LOCKED
-        )
-        SELECT u.jobid::text FROM unchanged u
-        WHERE coalesce((
-            SELECT bool_and(pg_try_advisory_xact_lock(dataflow._registration_lock(o.datasetid))) FROM dataflow.job_output o WHERE o.jobid = u.jobid), true));
-END $$;
-
 CREATE OR REPLACE FUNCTION dataflow.claim(daemon text, incarnation uuid, want integer) RETURNS TABLE (
     attempt bigint,
     token uuid,
@@ -462,38 +444,48 @@ BEGIN
     END IF;
     -- What a job reads and makes stays as it is until the commit; one that is being changed by apply_flow(), or whose output somebody
     -- is registering, is passed over.
-    free_jobs := dataflow._free_jobs(jobids);
-    -- The chunks are locked before they are judged: what is judged stays true until the commit.
+    free_jobs := ARRAY(
+        WITH unchanged AS MATERIALIZED (
+            SELECT j.jobid FROM dataflow.job j WHERE j.jobid = ANY (ARRAY(SELECT DISTINCT n FROM unnest(jobids) AS n)) FOR KEY SHARE SKIP LOCKED
+        )
+        SELECT u.jobid::text FROM unchanged u
+        WHERE coalesce((
+            SELECT bool_and(pg_try_advisory_xact_lock(dataflow._registration_lock(o.datasetid))) FROM dataflow.job_output o WHERE o.jobid = u.jobid), true));
+    -- The chunks are locked before they are judged: what is judged stays true until the commit. Most runs are new, so that a row is
+    -- looked for before it is locked.
     SELECT
         array_agg(r.jobid) FILTER (WHERE outputs.taken + inputs.taken = 0), array_agg(r.dataid) FILTER (WHERE outputs.taken + inputs.taken = 0),
         array_agg(r.jobid) FILTER (WHERE outputs.taken + inputs.taken > 0), array_agg(r.dataid) FILTER (WHERE outputs.taken + inputs.taken > 0)
     INTO jobids, dataids, locked_jobids, locked_dataids
     FROM unnest(jobids, dataids) AS r (jobid, dataid)
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE mine.found IS NULL AND EXISTS (
-            SELECT FROM dataflow.datastatus x WHERE x.datasetid = o.datasetid AND x.dataid = r.dataid AND x.locktype = 'OUT'))
-            + (r.jobid <> ALL (free_jobs))::int AS taken
+        SELECT count(*) FILTER (WHERE known.is_there AND mine.found IS NULL) + (r.jobid <> ALL (free_jobs))::int AS taken
         FROM dataflow.job_output o
         LEFT JOIN LATERAL (
+            SELECT true AS is_there FROM dataflow.datastatus x WHERE x.datasetid = o.datasetid AND x.dataid = r.dataid AND x.locktype = 'OUT' OFFSET 0
+        ) AS known ON true
+        LEFT JOIN LATERAL (
             SELECT true AS found FROM dataflow.datastatus x
-            WHERE x.datasetid = o.datasetid AND x.dataid = r.dataid AND x.locktype = 'OUT' FOR UPDATE SKIP LOCKED
+            WHERE known.is_there AND x.datasetid = o.datasetid AND x.dataid = r.dataid AND x.locktype = 'OUT' FOR UPDATE SKIP LOCKED
         ) AS mine ON true
         WHERE o.jobid = r.jobid
     ) AS outputs
     CROSS JOIN LATERAL (
         SELECT count(*) FILTER (WHERE mine.found IS NULL AND EXISTS (
                 SELECT FROM dataflow.datastatus x WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'OUT'))
-            + count(*) FILTER (WHERE earlier.found IS NULL AND EXISTS (
-                SELECT FROM dataflow.datastatus x WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'IN'
-                    AND x.jobid = r.jobid AND x.run = r.dataid)) AS taken
+            + count(*) FILTER (WHERE known.is_there AND earlier.found IS NULL) AS taken
         FROM dataflow._inputs(r.jobid, r.dataid) AS i
         LEFT JOIN LATERAL (
             SELECT true AS found FROM dataflow.datastatus x
             WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'OUT' FOR SHARE SKIP LOCKED
         ) AS mine ON true
         LEFT JOIN LATERAL (
+            SELECT true AS is_there FROM dataflow.datastatus x
+            WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'IN' AND x.jobid = r.jobid AND x.run = r.dataid OFFSET 0
+        ) AS known ON true
+        LEFT JOIN LATERAL (
             SELECT true AS found FROM dataflow.datastatus x
-            WHERE x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'IN' AND x.jobid = r.jobid AND x.run = r.dataid
+            WHERE known.is_there AND x.datasetid = i.datasetid AND x.dataid = i.dataid AND x.locktype = 'IN' AND x.jobid = r.jobid AND x.run = r.dataid
             FOR UPDATE SKIP LOCKED
         ) AS earlier ON true
     ) AS inputs;

@@ -38,7 +38,9 @@ LANGUAGE plpgsql
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM dataflow._require_read_committed();
+    IF current_setting('transaction_isolation') <> 'read committed' THEN
+        PERFORM dataflow._require_read_committed();
+    END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0));
     PERFORM set_config('lock_timeout', '100ms', true), set_config('dataflow.defer', 'on', true);
 END $$;
