@@ -51,25 +51,25 @@ KEPT = (
 )
 EMPTIED = ("event", "forgotten", "check_result", "node_stat", "quarantine")
 
-# A function is stopped in its middle, at its first write to a table that the session has named. It goes on when the key
+# A function is stopped in its middle, at its first write of the kind that the session has named, such as work:insert. It goes on when the key
 # is free; until then the stage holds it.
 PAUSES = """
     CREATE FUNCTION public.pause_here() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        IF TG_TABLE_NAME = current_setting('interleave.pause_at', true) THEN
+        IF TG_TABLE_NAME || ':' || lower(TG_OP) = current_setting('interleave.pause_at', true) THEN
             PERFORM pg_advisory_xact_lock(current_setting('interleave.pause_key')::bigint);
         END IF;
         RETURN NULL;
     END $$;
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.event FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.work FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.counter FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.recheck FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.open_run FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.attempt FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.datastatus FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
 """
-PAUSE_TABLES = ("event", "work", "counter", "recheck", "open_run", "attempt", "datastatus")
+PAUSE_TABLES = (
+    *("event", "work", "counter", "recheck", "open_run", "attempt", "datastatus", "manifest"),
+    *("job", "job_input", "job_output", "daemon"),
+)
+PAUSE = """
+    CREATE TRIGGER pause BEFORE INSERT OR UPDATE OR DELETE ON dataflow.{}
+        FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here()
+"""
 PAUSE_KEYS = (-101, -102, -103)
 
 # An hour passes.
@@ -131,6 +131,8 @@ class Stage:
         self.dsn = dsn
         self.observer = psycopg.connect(dsn, autocommit=True, application_name="observer")
         self.observer.execute(PAUSES)
+        for table in PAUSE_TABLES:
+            self.observer.execute(sql.SQL(PAUSE).format(sql.Identifier(table)))
         self.people = [Session(dsn, f"person {slot}") for slot in range(3)]
         self.gates = [Session(dsn, f"gate {slot}") for slot in range(3)]
         self.daemons = {name: self._daemon(name) for name in ("alpha", "beta")}
@@ -389,6 +391,12 @@ class Stage:
         daemon.session.close()
         while self.observer.execute("SELECT pid FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone():
             pass
+
+    def crash(self, daemon: Daemon) -> None:
+        """Its process dies, its runners with it, and its host says so."""
+        self.cut(daemon)
+        daemon.runners.clear()
+        self.do("SELECT dataflow.expire_daemon({}, {})", daemon.name, daemon.incarnation)
 
     def unknown(self, daemon: Daemon, answer: Answer) -> list[Runner]:
         """What retake() returned and this daemon never heard of."""

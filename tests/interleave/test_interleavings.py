@@ -24,7 +24,7 @@ KNOWN = (
     "join/waiting rr/rc ready_a ready_b ABAABB",
     "shared/queued rc/rr claim_alpha claim_beta AABABB",
     "strict2/made rc/rc hold_out settle AABB",
-    "identity/stale rc/rc rebuild@work release_in ABBAA",
+    "identity/stale rc/rc rebuild@work:insert release_in ABBAA",
     "identity/running rc/rc cancel_delete claim_alpha AAAABB",
     "identity/unvalidated rc/rc ready_again settle AABB",
 )
