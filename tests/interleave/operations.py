@@ -155,13 +155,19 @@ person(
     lambda s: ("SELECT dataflow.release({}, {})", *s.inputs[0]),
 )
 person(
+    "hold_release_out",
+    "queued running made",
+    lambda s: ("SELECT dataflow.hold({}, {}, 'why not')", s.world.outputs[0], s.world.dataid),
+    lambda s: ("SELECT dataflow.release({}, {})", s.world.outputs[0], s.world.dataid),
+)
+person(
     "failed_sql",
     "running made read queued",
     lambda s: (SET, "FAILED", s.world.outputs[-1], s.world.dataid),
 )
 person("failed_in", "queued running", lambda s: (SET, "FAILED", *s.inputs[0]))
 person("ready_sql", "failed cancelled held", lambda s: (SET, "READY", s.world.outputs[0], s.world.dataid))
-person("cancel", "running orphaned", lambda s: ("SELECT dataflow.cancel({}, {})", *s.world.run))
+person("cancel", "running orphaned queued", lambda s: ("SELECT dataflow.cancel({}, {})", *s.world.run))
 DELETE_RUNS = "SELECT * FROM dataflow.delete_runs('make', ARRAY[{}])"
 person(
     "cancel_delete",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -21,7 +22,6 @@ from tests.judge import Violation, is_harmful, look
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from uuid import UUID
 
     from tests.interleave.scenes import World
     from tests.interleave.sessions import Answer, Row
@@ -99,6 +99,7 @@ class Daemon:
     session: Session
     incarnation: UUID
     runners: dict[int, Runner] = field(default_factory=dict)
+    has_crashed: bool = False
 
     def claim_call(self, want: int = PLENTY) -> str:
         return text(
@@ -136,6 +137,7 @@ class Stage:
         self.people = [Session(dsn, f"person {slot}") for slot in range(3)]
         self.gates = [Session(dsn, f"gate {slot}") for slot in range(3)]
         self.daemons = {name: self._daemon(name) for name in ("alpha", "beta")}
+        self._incarnations = {name: daemon.incarnation for name, daemon in self.daemons.items()}
         self.problems: list[Violation] = []
         self.isolation = self.daemon_isolation = "read committed"
         self.world = WORLDS["identity"]
@@ -255,6 +257,17 @@ class Stage:
                 self.do("INSERT INTO dataflow.job_input VALUES ({}, {}, {})", job, dataset, Jsonb(mapping))
             for dataset in outputs:
                 self.do("INSERT INTO dataflow.job_output VALUES ({}, {})", job, dataset)
+        if world.batches:
+            self.do(
+                "INSERT INTO dataflow.partitioning VALUES ('parts', {}, ARRAY['k'], 'ids')",
+                next(iter(world.inputs)),
+            )
+        for dataid in world.batches:
+            self.do(
+                "INSERT INTO dataflow.batch VALUES ({}, {}, 'parts', '{{}}')",
+                next(iter(world.inputs)),
+                dataid,
+            )
         self.do("UPDATE dataflow.control SET concurrency = {}", world.limit)
         for daemon, jobs in world.serves.items():
             self.do("UPDATE dataflow.daemon SET jobs = {}::text[] WHERE daemon = {}", jobs, daemon)
@@ -329,6 +342,7 @@ class Stage:
                 session.was_used = False
         for name, daemon in self.daemons.items():
             daemon.runners = {runner.attempt: runner for runner in saved.runners[name]}
+            daemon.incarnation, daemon.has_crashed = self._incarnations[name], False
             locks = "".join(
                 text(", pg_try_advisory_lock(dataflow._run_lock({}, {}))", *runner.run)
                 for runner in saved.runners[name]
@@ -395,6 +409,7 @@ class Stage:
     def crash(self, daemon: Daemon) -> None:
         """Its process dies, its runners with it, and its host says so."""
         self.cut(daemon)
+        daemon.has_crashed = True
         daemon.runners.clear()
         self.do("SELECT dataflow.expire_daemon({}, {})", daemon.name, daemon.incarnation)
 
@@ -407,8 +422,11 @@ class Stage:
         ]
 
     def mend(self, daemon: Daemon) -> None:
-        """A new session after a lost one, as dataflowd gets it."""
+        """A new session after a lost one, as dataflowd gets it; after a crash, a new incarnation."""
         daemon.session.reconnect()
+        if daemon.has_crashed:
+            daemon.incarnation = self._register(daemon.name, daemon.session)
+            return
         answer = daemon.session.ask(daemon.retake_call())
         if answer.is_error:
             self.report("error", f"retake: {answer.sqlstate} {answer.message}")
@@ -437,6 +455,12 @@ class Stage:
         self.problems += picture.violations()
         for run in sorted(picture.ready):
             self.report("stuck", f"{'/'.join(run)} is ready, and no daemon gets it")
+        incarnations = {str(daemon.incarnation) for daemon in self.daemons.values()}
+        for row in picture.tables["attempt"]:
+            if row["outcome"] == "CANCELLED" and not row["let_go"] and row["incarnation"] in incarnations:
+                self.report(
+                    "stuck", f"{row['jobid']}/{row['dataid']} was cancelled, and nobody lets go of it"
+                )
 
     def _claim_and_finish(self, daemon: Daemon) -> bool:
         self.settle()
@@ -462,9 +486,13 @@ class Stage:
 
     def _daemon(self, name: str) -> Daemon:
         session = Session(self.dsn, f"dataflowd {name}")
+        return Daemon(name, session, self._register(name, session))
+
+    def _register(self, name: str, session: Session) -> UUID:
         register = "SELECT dataflow.register_daemon(%s, 'host', 1, '1 hour')"
         [[incarnation]] = session.connection.execute(register, [name]).fetchall()
-        return Daemon(name, session, incarnation)
+        assert isinstance(incarnation, UUID)
+        return incarnation
 
 
 def text(statement: str, *values: Any) -> str:
