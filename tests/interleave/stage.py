@@ -336,6 +336,7 @@ class Stage:
             "SELECT pg_advisory_unlock_all(), set_config('dataflow.oldest_running', '', false),"
             " set_config('dataflow.look_cost', '0', false), set_config('interleave.pause_at', '', false)"
         )
+        self.do(forget)
         for session in people:
             if session.was_used:
                 session.ask(forget)
@@ -450,11 +451,16 @@ class Stage:
             idle = 0 if self._claim_and_finish(daemon) else idle + 1
             if idle == len(self.daemons):
                 break
+        self._look_for_remains()
+
+    def _look_for_remains(self) -> None:
         self.settle()
         picture = look(self.observer)
         self.problems += picture.violations()
         for run in sorted(picture.ready):
             self.report("stuck", f"{'/'.join(run)} is ready, and no daemon gets it")
+        for row in picture.live:
+            self.report("stuck", f"{row['jobid']}/{row['dataid']} is alive, and nobody ends it")
         incarnations = {str(daemon.incarnation) for daemon in self.daemons.values()}
         for row in picture.tables["attempt"]:
             if row["outcome"] == "CANCELLED" and not row["let_go"] and row["incarnation"] in incarnations:
