@@ -91,7 +91,7 @@ def tell(stage: Stage, schedules: Iterator[Schedule]) -> Tally:
 def summary(tally: Tally) -> str:
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(tally.kinds().items())) or "none"
     refused = ", ".join(f"{state} {count}" for state, count in sorted(tally.refused.items())) or "none"
-    return f"{tally.schedules} schedules; violations: {kinds}; operations refused: {refused}"
+    return f"{tally.schedules} schedules, {tally.stopped_inside} stopped inside a call; violations: {kinds}; operations refused: {refused}"
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What people and daemons do, as steps that others may come between.
 
 An operation is a list of steps, each sent at its turn. Most are `BEGIN; call` and `COMMIT`. At a stricter isolation level
-the snapshot is a step of its own. `@table` after a name stops the call in its middle, at its first write to that table:
-going on is a step as well.
+the snapshot is a step of its own. `@work:insert` after a name stops the call in its middle, at its first write of that
+kind: going on is a step as well.
 """
 
 from __future__ import annotations
@@ -111,6 +111,12 @@ person(
     lambda s: ("SELECT dataflow.validated({}, {}, false)", *s.inputs[0]),
 )
 
+person(
+    "ready_other",
+    "waiting queued running made",
+    lambda s: ("SELECT dataflow.ready({}, '77')", s.inputs[0][0]),
+)
+
 SET = "UPDATE dataflow.datastatus SET status = {} WHERE datasetid = {} AND dataid = {}"
 person(
     "resubmit_sql",
@@ -149,13 +155,19 @@ person(
     lambda s: ("SELECT dataflow.release({}, {})", *s.inputs[0]),
 )
 person(
+    "hold_release_out",
+    "queued running made",
+    lambda s: ("SELECT dataflow.hold({}, {}, 'why not')", s.world.outputs[0], s.world.dataid),
+    lambda s: ("SELECT dataflow.release({}, {})", s.world.outputs[0], s.world.dataid),
+)
+person(
     "failed_sql",
     "running made read queued",
     lambda s: (SET, "FAILED", s.world.outputs[-1], s.world.dataid),
 )
 person("failed_in", "queued running", lambda s: (SET, "FAILED", *s.inputs[0]))
 person("ready_sql", "failed cancelled held", lambda s: (SET, "READY", s.world.outputs[0], s.world.dataid))
-person("cancel", "running orphaned", lambda s: ("SELECT dataflow.cancel({}, {})", *s.world.run))
+person("cancel", "running orphaned queued", lambda s: ("SELECT dataflow.cancel({}, {})", *s.world.run))
 DELETE_RUNS = "SELECT * FROM dataflow.delete_runs('make', ARRAY[{}])"
 person(
     "cancel_delete",
@@ -267,6 +279,17 @@ def lost_connection(stage: Stage) -> list[Step]:
     return [Step(lambda: None, lambda _: stage.cut(daemon)), *retaking(stage)]
 
 
+def crash(stage: Stage) -> list[Step]:
+    return [Step(lambda: None, lambda _: stage.crash(stage.daemons["alpha"]))]
+
+
+def ready_both(stage: Stage) -> list[Step]:
+    """One transaction, and two statements that others may come between."""
+    first, second = (text("SELECT dataflow.ready({}, {})", *chunk) for chunk in stage.inputs)
+    begin, commit = transaction_steps(first, READ_COMMITTED)
+    return [begin, Step(lambda: second), commit]
+
+
 def retaking(stage: Stage) -> list[Step]:
     daemon = stage.daemons["alpha"]
     strangers: list[Any] = []
@@ -301,24 +324,38 @@ for _name in ("alpha", "beta"):
     )
 for _outcome in ("DONE", "FAILED", "RETURNED"):
     _register(f"finish_{_outcome.lower()}", "running stopping read", "alpha", finishing(_outcome))
+_register("ready_both", "waiting", "person", ready_both)
+_register("crash", "running stopping read queued", "alpha", crash)
+_register(
+    "claim_other",
+    "queued running",
+    "beta",
+    claiming(
+        "beta",
+        lambda daemon, _: text(
+            "SELECT * FROM dataflow.claim_run({}, {}, 'make', '2')", daemon.name, daemon.incarnation
+        ),
+    ),
+    "limited",
+)
 _register("lost_claim", "queued failed", "alpha", lost_claim)
 _register("lost_connection", "running stopping read", "alpha", lost_connection)
 
 
 def part(stage: Stage, name: str, slot: int) -> Part:
-    """An operation by its name, `rebuild` or `rebuild@work`, played by the person of this slot or by its daemon."""
-    bare, _, table = name.partition("@")
+    """An operation by its name, `rebuild` or `rebuild@work:insert`, played by the person of this slot or by its daemon."""
+    bare, _, stop = name.partition("@")
     operation = OPERATIONS[bare]
     daemon = stage.daemons.get(operation.actor)
     session = daemon.session if daemon else stage.people[slot]
     steps = operation.play(stage)
-    if table:
+    if stop:
         call = next(index for index, step in enumerate(steps) if step.is_call)
         steps.insert(call + 1, Step(lambda: None, is_going_on=True))
         session.ask(
             text(
                 "SELECT set_config('interleave.pause_at', {}, false), set_config('interleave.pause_key', {}, false)",
-                *(table, str(PAUSE_KEYS[slot])),
+                *(stop, str(PAUSE_KEYS[slot])),
             )
         )
     return Part(session, steps, daemon)

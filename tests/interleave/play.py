@@ -3,7 +3,8 @@
 A schedule is one line: `join/waiting rc/rc ready_a claim_beta ABAB`. It names the scene (world and state), the isolation
 levels of people and of daemons (rc, rr or ser), the operations A, B and so on, and whose step is next. A step that has to
 wait for a lock is left waiting, and its turn passes to the others; what is left when the letters are used up is done in
-the order of the operations. `rebuild@work` stops in its middle, at the first write to `work`; going on is a step.
+the order of the operations. `rebuild@work:insert` stops in its middle, at its first insert into `work`, whether or not there is a
+row to insert; going on is a step.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class Schedule:
 @dataclass
 class Tally:
     schedules: int = 0
+    stopped_inside: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     found: dict[str, list[Violation]] = field(default_factory=dict)
 
@@ -166,6 +168,7 @@ def play(stage: Stage, schedule: Schedule, tally: Tally) -> list[Violation]:
     player = Player(stage, schedule, tally)
     player.play(schedule.order)
     tally.schedules += 1
+    tally.stopped_inside += any(actor.was_paused for actor in player.actors)
     found = stage.verdict()
     if found:
         tally.found[str(schedule)] = found

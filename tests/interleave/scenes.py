@@ -27,6 +27,8 @@ class World:
     # Chunks of other runs of `make`, there from the start.
     others: tuple[Chunk, ...] = ()
     calendar: str | None = None
+    # The batches of the partitioning `parts` of the first input.
+    batches: tuple[str, ...] = ()
     # How many attempts may run at a time, and which jobs each daemon can run.
     limit: int = 100
     serves: dict[str, list[str]] = field(default_factory=dict)
@@ -41,7 +43,7 @@ class World:
         return [
             (dataset, dataid)
             for dataset, mapping in self.inputs.items()
-            for dataid in inputs_of(mapping, self.dataid, lambda _: ())
+            for dataid in inputs_of(mapping, self.dataid, lambda _: self.batches)
         ]
 
 
@@ -59,6 +61,12 @@ WORLDS = {
         World("size", {"raw": {"kind": "window", "size": 2}}),
         World("last", {"raw": {"kind": "window", "last": 2, "unit": "number"}}, "2"),
         World("all", {"raw": {"kind": "all", "dataids": ["1", "2"]}}, "all"),
+        World(
+            "parts",
+            {"raw": {"kind": "all", "dataid": "whole", "partitioning": "parts"}},
+            "whole",
+            batches=("b1", "b2", "b3"),
+        ),
         World(
             "hours",
             {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
 
 import psycopg
 from psycopg import sql
@@ -21,7 +22,6 @@ from tests.judge import Violation, is_harmful, look
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from uuid import UUID
 
     from tests.interleave.scenes import World
     from tests.interleave.sessions import Answer, Row
@@ -51,25 +51,25 @@ KEPT = (
 )
 EMPTIED = ("event", "forgotten", "check_result", "node_stat", "quarantine")
 
-# A function is stopped in its middle, at its first write to a table that the session has named. It goes on when the key
+# A function is stopped in its middle, at its first write of the kind that the session has named, such as work:insert. It goes on when the key
 # is free; until then the stage holds it.
 PAUSES = """
     CREATE FUNCTION public.pause_here() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
-        IF TG_TABLE_NAME = current_setting('interleave.pause_at', true) THEN
+        IF TG_TABLE_NAME || ':' || lower(TG_OP) = current_setting('interleave.pause_at', true) THEN
             PERFORM pg_advisory_xact_lock(current_setting('interleave.pause_key')::bigint);
         END IF;
         RETURN NULL;
     END $$;
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.event FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.work FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.counter FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.recheck FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.open_run FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.attempt FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
-    CREATE TRIGGER pause BEFORE INSERT ON dataflow.datastatus FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here();
 """
-PAUSE_TABLES = ("event", "work", "counter", "recheck", "open_run", "attempt", "datastatus")
+PAUSE_TABLES = (
+    *("event", "work", "counter", "recheck", "open_run", "attempt", "datastatus", "manifest"),
+    *("job", "job_input", "job_output", "daemon"),
+)
+PAUSE = """
+    CREATE TRIGGER pause BEFORE INSERT OR UPDATE OR DELETE ON dataflow.{}
+        FOR EACH STATEMENT EXECUTE FUNCTION public.pause_here()
+"""
 PAUSE_KEYS = (-101, -102, -103)
 
 # An hour passes.
@@ -99,6 +99,7 @@ class Daemon:
     session: Session
     incarnation: UUID
     runners: dict[int, Runner] = field(default_factory=dict)
+    has_crashed: bool = False
 
     def claim_call(self, want: int = PLENTY) -> str:
         return text(
@@ -131,9 +132,12 @@ class Stage:
         self.dsn = dsn
         self.observer = psycopg.connect(dsn, autocommit=True, application_name="observer")
         self.observer.execute(PAUSES)
+        for table in PAUSE_TABLES:
+            self.observer.execute(sql.SQL(PAUSE).format(sql.Identifier(table)))
         self.people = [Session(dsn, f"person {slot}") for slot in range(3)]
         self.gates = [Session(dsn, f"gate {slot}") for slot in range(3)]
         self.daemons = {name: self._daemon(name) for name in ("alpha", "beta")}
+        self._incarnations = {name: daemon.incarnation for name, daemon in self.daemons.items()}
         self.problems: list[Violation] = []
         self.isolation = self.daemon_isolation = "read committed"
         self.world = WORLDS["identity"]
@@ -253,6 +257,17 @@ class Stage:
                 self.do("INSERT INTO dataflow.job_input VALUES ({}, {}, {})", job, dataset, Jsonb(mapping))
             for dataset in outputs:
                 self.do("INSERT INTO dataflow.job_output VALUES ({}, {})", job, dataset)
+        if world.batches:
+            self.do(
+                "INSERT INTO dataflow.partitioning VALUES ('parts', {}, ARRAY['k'], 'ids')",
+                next(iter(world.inputs)),
+            )
+        for dataid in world.batches:
+            self.do(
+                "INSERT INTO dataflow.batch VALUES ({}, {}, 'parts', '{{}}')",
+                next(iter(world.inputs)),
+                dataid,
+            )
         self.do("UPDATE dataflow.control SET concurrency = {}", world.limit)
         for daemon, jobs in world.serves.items():
             self.do("UPDATE dataflow.daemon SET jobs = {}::text[] WHERE daemon = {}", jobs, daemon)
@@ -321,12 +336,14 @@ class Stage:
             "SELECT pg_advisory_unlock_all(), set_config('dataflow.oldest_running', '', false),"
             " set_config('dataflow.look_cost', '0', false), set_config('interleave.pause_at', '', false)"
         )
+        self.do(forget)
         for session in people:
             if session.was_used:
                 session.ask(forget)
                 session.was_used = False
         for name, daemon in self.daemons.items():
             daemon.runners = {runner.attempt: runner for runner in saved.runners[name]}
+            daemon.incarnation, daemon.has_crashed = self._incarnations[name], False
             locks = "".join(
                 text(", pg_try_advisory_lock(dataflow._run_lock({}, {}))", *runner.run)
                 for runner in saved.runners[name]
@@ -390,6 +407,13 @@ class Stage:
         while self.observer.execute("SELECT pid FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone():
             pass
 
+    def crash(self, daemon: Daemon) -> None:
+        """Its process dies, its runners with it, and its host says so."""
+        self.cut(daemon)
+        daemon.has_crashed = True
+        daemon.runners.clear()
+        self.do("SELECT dataflow.expire_daemon({}, {})", daemon.name, daemon.incarnation)
+
     def unknown(self, daemon: Daemon, answer: Answer) -> list[Runner]:
         """What retake() returned and this daemon never heard of."""
         return [
@@ -399,8 +423,11 @@ class Stage:
         ]
 
     def mend(self, daemon: Daemon) -> None:
-        """A new session after a lost one, as dataflowd gets it."""
+        """A new session after a lost one, as dataflowd gets it; after a crash, a new incarnation."""
         daemon.session.reconnect()
+        if daemon.has_crashed:
+            daemon.incarnation = self._register(daemon.name, daemon.session)
+            return
         answer = daemon.session.ask(daemon.retake_call())
         if answer.is_error:
             self.report("error", f"retake: {answer.sqlstate} {answer.message}")
@@ -424,11 +451,22 @@ class Stage:
             idle = 0 if self._claim_and_finish(daemon) else idle + 1
             if idle == len(self.daemons):
                 break
+        self._look_for_remains()
+
+    def _look_for_remains(self) -> None:
         self.settle()
         picture = look(self.observer)
         self.problems += picture.violations()
         for run in sorted(picture.ready):
             self.report("stuck", f"{'/'.join(run)} is ready, and no daemon gets it")
+        for row in picture.live:
+            self.report("stuck", f"{row['jobid']}/{row['dataid']} is alive, and nobody ends it")
+        incarnations = {str(daemon.incarnation) for daemon in self.daemons.values()}
+        for row in picture.tables["attempt"]:
+            if row["outcome"] == "CANCELLED" and not row["let_go"] and row["incarnation"] in incarnations:
+                self.report(
+                    "stuck", f"{row['jobid']}/{row['dataid']} was cancelled, and nobody lets go of it"
+                )
 
     def _claim_and_finish(self, daemon: Daemon) -> bool:
         self.settle()
@@ -454,9 +492,13 @@ class Stage:
 
     def _daemon(self, name: str) -> Daemon:
         session = Session(self.dsn, f"dataflowd {name}")
+        return Daemon(name, session, self._register(name, session))
+
+    def _register(self, name: str, session: Session) -> UUID:
         register = "SELECT dataflow.register_daemon(%s, 'host', 1, '1 hour')"
         [[incarnation]] = session.connection.execute(register, [name]).fetchall()
-        return Daemon(name, session, incarnation)
+        assert isinstance(incarnation, UUID)
+        return incarnation
 
 
 def text(statement: str, *values: Any) -> str:

@@ -14,18 +14,35 @@ from tests.interleave.stage import Stage
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# What was lost once: each is a mistake that was made.
+# Each is a mistake that was made.
 KNOWN = (
+    # a claim whose answer is lost, and a person who takes the run away before the daemon is back
     "identity/queued rc/rc lost_claim resubmit_sql ABBAA",
+    "identity/queued rc/rc lost_claim cancel ABBAA",
+    "identity/queued rc/rc lost_claim hold_release_out ABBBBAA",
+    # two inputs in two open transactions
     "join/waiting rc/rc ready_a ready_b ABAB",
-    "identity/waiting rc/rc apply_new ready_a ABAB",
-    "identity/waiting rc/rc apply_new ready_a BAAB",
     "fixed/waiting rc/rc ready_a ready_b ABAB",
     "join/waiting rr/rc ready_a ready_b ABAABB",
+    # a flow is applied while chunks change
+    "identity/waiting rc/rc apply_new ready_a ABAB",
+    "identity/waiting rc/rc apply_new ready_a BAAB",
+    "identity/queued rc/rc apply_move claim_beta BAAB",
+    "join/queued rc/rc apply_prune hold_out BAAB",
+    "join/waiting rc/rc ready_a apply_strict ABAB",
+    "join/made rc/rc resubmit_sql apply_move ABAB",
+    "size/waiting rc/rc ready_many apply_prune BABA",
+    # limits
     "shared/queued rc/rr claim_alpha claim_beta AABABB",
+    "limited/running rc/rc claim_other settle AABB",
+    # strict order with two outputs
     "strict2/made rc/rc hold_out settle AABB",
-    "identity/stale rc/rc rebuild@work release_in ABBAA",
+    # a judgement that is no longer true when it is written
+    "identity/stale rc/rc rebuild@work:insert release_in ABBAA",
+    # what is deleted beside a runner or a claim
     "identity/running rc/rc cancel_delete claim_alpha AAAABB",
+    "join/failed rc/rc delete_out claim_beta BAAB",
+    # a chunk that was not validated, registered again
     "identity/unvalidated rc/rc ready_again settle AABB",
 )
 SEED = 15
