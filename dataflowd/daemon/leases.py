@@ -121,10 +121,11 @@ async def _retake(state: State) -> None:
     if not await state.claims.renew():
         await _begin_again(state)
         return
+    # Proven here: nobody may take our runs, also when what follows does not get through and is tried again.
+    state.lease_proven = asked + state.settings.lease
     await state.claims.serve(state.served)
     # A claim may go on as soon as there is a session: between this answer and the comparison nothing is awaited.
     ours = {attempt.attempt: attempt for attempt in await state.claims.retake()}
-    state.lease_proven = asked + state.settings.lease
     for number, running in list(state.running.items()):
         if number not in ours:
             running.stop("its claim was lost with the connection")
