@@ -48,6 +48,10 @@ RAISED_BY_FUNCTIONS: dict[str | None, type[DataflowError]] = {
     SQLSTATE_LOCKED: LockedError,
 }
 
+# What lies in the values themselves: one row twice, data exceptions, integrity violations, a value larger than Postgres can
+# store. The same call can never succeed. Anything else may pass: a read-only server, a full disk, a schema in an upgrade.
+FINAL_CLASSES = ("21", "22", "23", "54")
+
 # psycopg's errors, ours, what to say before Postgres's words, and the remedy; the first that fits.
 RAISED_BY_POSTGRES: list[tuple[tuple[type[psycopg.Error], ...], type[DataflowError], str, str]] = [
     (
@@ -61,6 +65,12 @@ RAISED_BY_POSTGRES: list[tuple[tuple[type[psycopg.Error], ...], type[DataflowErr
         SchemaMismatchError,
         "this database has no usable dataflow schema: ",
         "run `dataflowctl init`",
+    ),
+    (
+        (psycopg.errors.ReadOnlySqlTransaction,),
+        DatabaseUnreachableError,
+        "the database takes no writes now: ",
+        "wait until it does; after a failover let DATAFLOW_DSN name the new primary, with target_session_attrs=read-write",
     ),
     (
         (psycopg.errors.QueryCanceled,),
@@ -174,6 +184,12 @@ def translate(error: psycopg.Error) -> DataflowError:
         if isinstance(error, kinds):
             return ours(what + message, remedy)
     return DataflowError(f"database error {error.sqlstate}: {message}", hint)
+
+
+def is_final(error: psycopg.Error) -> bool:
+    """Whether the same call would be refused again, whatever becomes of the server."""
+    state = error.sqlstate or ""
+    return state == SQLSTATE_INVALID or state.startswith(FINAL_CLASSES)
 
 
 def said(error: psycopg.Error) -> str:

@@ -102,8 +102,16 @@ async def _prolong(state: State) -> None:
     asked = time.monotonic()
     if await state.claims.renew():
         state.lease_proven = asked + state.settings.lease
+        if not state.is_serving_told:
+            await tell_what_is_served(state)
     else:
         await _begin_again(state)
+
+
+async def tell_what_is_served(state: State) -> None:
+    """What could not be told now is told with the next renewal."""
+    await state.claims.serve(state.served)
+    state.is_serving_told = True
 
 
 async def _restore(state: State) -> None:
@@ -123,7 +131,7 @@ async def _retake(state: State) -> None:
         return
     # Proven here: nobody may take our runs, also when what follows does not get through and is tried again.
     state.lease_proven = asked + state.settings.lease
-    await state.claims.serve(state.served)
+    await tell_what_is_served(state)
     # A claim may go on as soon as there is a session: between this answer and the comparison nothing is awaited.
     ours = {attempt.attempt: attempt for attempt in await state.claims.retake()}
     for number, running in list(state.running.items()):
@@ -165,8 +173,8 @@ async def _register(state: State) -> None:
     asked = time.monotonic()
     settings = state.settings
     await state.claims.register(state.hostname, os.getpid(), settings.lease, settings.environment)
-    await state.claims.serve(state.served)
     state.lease_proven = asked + settings.lease
+    await tell_what_is_served(state)
 
 
 async def _guard(state: State) -> None:
