@@ -28,13 +28,26 @@ from dataflowd.errors import (
 from dataflowd.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from dataflowd.settings import Settings
 
 KEEPALIVE_IDLE_SECONDS = 5
 KEEPALIVE_INTERVAL_SECONDS = 2
 KEEPALIVE_COUNT = 3
+
+# A database, a role or a DSN may have other defaults, and our functions would decide or write otherwise under them. The time
+# zone is left to the person at a terminal: it changes what is shown, and nothing that is decided.
+PINNED = {
+    "default_transaction_isolation": "read committed",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "standard_conforming_strings": "on",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+}
 
 # SQLSTATEs raised by sql/functions/*.sql.
 SQLSTATE_NOT_FOUND = "DF404"
@@ -143,8 +156,21 @@ def parameters(dsn: str, settings: Settings, application: str) -> dict[str, Any]
         "keepalives_interval": KEEPALIVE_INTERVAL_SECONDS,
         "keepalives_count": KEEPALIVE_COUNT,
     }
-    options = f"{parsed.get('options', '')} -c statement_timeout={settings.statement_timeout * 1000}".strip()
-    return defaults | parsed | {"application_name": application, "options": options}
+    ours = options(PINNED | {"statement_timeout": str(settings.statement_timeout * 1000)})
+    # Behind what the DSN says, because of two the last one counts.
+    return (
+        defaults
+        | parsed
+        | {
+            "application_name": application,
+            "options": f"{parsed.get('options', '')} {ours}".strip(),
+        }
+    )
+
+
+def options(values: Mapping[str, str]) -> str:
+    """As libpq's parameter of that name takes them: a space ends a value unless a backslash stands before it."""
+    return " ".join(f"-c {name}=" + re.sub(r"([\\\s])", r"\\\1", value) for name, value in values.items())
 
 
 @contextmanager
