@@ -119,7 +119,8 @@ class Daemon:
             self.dsn, autocommit=True, application_name=f"dataflowd {self.name}"
         )
         found = self.connection.execute(
-            "SELECT attempt FROM dataflow.retake(%s, %s) ORDER BY attempt", [self.name, self.incarnation]
+            "SELECT attempt FROM dataflow.retake(%s, %s) WHERE is_live ORDER BY attempt",
+            [self.name, self.incarnation],
         )
         return [attempt for [attempt] in found.fetchall()]
 
