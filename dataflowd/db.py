@@ -28,13 +28,26 @@ from dataflowd.errors import (
 from dataflowd.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from dataflowd.settings import Settings
 
 KEEPALIVE_IDLE_SECONDS = 5
 KEEPALIVE_INTERVAL_SECONDS = 2
 KEEPALIVE_COUNT = 3
+
+# A database, a role or a DSN may have other defaults, and our functions would decide or write otherwise under them. The time
+# zone is left to the person at a terminal: it changes what is shown, and nothing that is decided.
+PINNED = {
+    "default_transaction_isolation": "read committed",
+    "DateStyle": "ISO",
+    "IntervalStyle": "postgres",
+    "standard_conforming_strings": "on",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+}
 
 # SQLSTATEs raised by sql/functions/*.sql.
 SQLSTATE_NOT_FOUND = "DF404"
@@ -47,6 +60,10 @@ RAISED_BY_FUNCTIONS: dict[str | None, type[DataflowError]] = {
     SQLSTATE_INVALID: InvalidValueError,
     SQLSTATE_LOCKED: LockedError,
 }
+
+# What lies in the values themselves: one row twice, data exceptions, integrity violations, a value larger than Postgres can
+# store. The same call can never succeed. Anything else may pass: a read-only server, a full disk, a schema in an upgrade.
+FINAL_CLASSES = ("21", "22", "23", "54")
 
 # psycopg's errors, ours, what to say before Postgres's words, and the remedy; the first that fits.
 RAISED_BY_POSTGRES: list[tuple[tuple[type[psycopg.Error], ...], type[DataflowError], str, str]] = [
@@ -61,6 +78,12 @@ RAISED_BY_POSTGRES: list[tuple[tuple[type[psycopg.Error], ...], type[DataflowErr
         SchemaMismatchError,
         "this database has no usable dataflow schema: ",
         "run `dataflowctl init`",
+    ),
+    (
+        (psycopg.errors.ReadOnlySqlTransaction,),
+        DatabaseUnreachableError,
+        "the database takes no writes now: ",
+        "wait until it does; after a failover let DATAFLOW_DSN name the new primary, with target_session_attrs=read-write",
     ),
     (
         (psycopg.errors.QueryCanceled,),
@@ -133,8 +156,21 @@ def parameters(dsn: str, settings: Settings, application: str) -> dict[str, Any]
         "keepalives_interval": KEEPALIVE_INTERVAL_SECONDS,
         "keepalives_count": KEEPALIVE_COUNT,
     }
-    options = f"{parsed.get('options', '')} -c statement_timeout={settings.statement_timeout * 1000}".strip()
-    return defaults | parsed | {"application_name": application, "options": options}
+    ours = options(PINNED | {"statement_timeout": str(settings.statement_timeout * 1000)})
+    # Behind what the DSN says, because of two the last one counts.
+    return (
+        defaults
+        | parsed
+        | {
+            "application_name": application,
+            "options": f"{parsed.get('options', '')} {ours}".strip(),
+        }
+    )
+
+
+def options(values: Mapping[str, str]) -> str:
+    """As libpq's parameter of that name takes them: a space ends a value unless a backslash stands before it."""
+    return " ".join(f"-c {name}=" + re.sub(r"([\\\s])", r"\\\1", value) for name, value in values.items())
 
 
 @contextmanager
@@ -174,6 +210,12 @@ def translate(error: psycopg.Error) -> DataflowError:
         if isinstance(error, kinds):
             return ours(what + message, remedy)
     return DataflowError(f"database error {error.sqlstate}: {message}", hint)
+
+
+def is_final(error: psycopg.Error) -> bool:
+    """Whether the same call would be refused again, whatever becomes of the server."""
+    state = error.sqlstate or ""
+    return state == SQLSTATE_INVALID or state.startswith(FINAL_CLASSES)
 
 
 def said(error: psycopg.Error) -> str:

@@ -4,7 +4,8 @@ A child leads a session of its own, so that one signal reaches all it started, a
 thread that started it ends (see launch.py): call `spawn` from the thread that runs the event loop, which lives as
 long as the daemon. Its stdout and stderr are one pipe, read here: lines are masked and written to a log that is
 rotated once, so that it takes at most twice its bound. When the child has ended, whatever is left of its session is
-killed, and what the kernel counted (exit status, signal, CPU time, memory) is returned with the last lines.
+killed, and what the kernel counted (exit status, signal, CPU time, memory) is returned with the last lines. Nothing that
+goes wrong with a log or a pipe ends the supervision: `wait` returns when nothing of the child is left, and not before.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import anyio
 
-from dataflowd import launch
+from dataflowd import launch, log
 from dataflowd.masking import mask
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ KILL_SECONDS = 10.0
 EOF_SECONDS = 3.0  # only what has left the session can hold the pipe for longer
 POLL_SECONDS = 0.02
 KIB = 1024
+
+_log = log.logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,7 @@ class Log:
         self._unfinished = b""
         self._size = 0
         self._file: BinaryIO | None = None
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab", buffering=0)
-            self._size = path.stat().st_size
+        self._open()
 
     def feed(self, data: bytes) -> None:
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
@@ -91,9 +91,20 @@ class Log:
         if self._unfinished:
             self._write([self._unfinished])
             self._unfinished = b""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self.path = self.echo = None
+        self._shut()
+
+    def _open(self) -> None:
+        if self.path is not None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("ab", buffering=0)
+            self._size = os.fstat(self._file.fileno()).st_size
+
+    def _shut(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
 
     def _write(self, lines: list[bytes]) -> None:
         # A line that is longer than any person reads is broken.
@@ -105,27 +116,35 @@ class Log:
         masked = [mask(piece.decode("utf-8", "backslashreplace")) for piece in pieces]
         self.tail.extend(line[:TAIL_LINE_BYTES] for line in masked[-TAIL_LINES:] if line.strip())
         text = ("\n".join(masked) + "\n").encode("utf-8", "backslashreplace")
-        if self.echo is not None:
-            self.echo.write(text)
-            self.echo.flush()
-        if self._file is None or self.path is None:
-            return
-        if self._size and self._size + len(text) > self.limit:
-            self._file.close()
-            self.path.replace(self.path.with_name(self.path.name + ".1"))
-            self._file = self.path.open("ab", buffering=0)
-            self._size = 0
-        # A full disk must not end the attempt: the last lines are kept in memory.
+        # A terminal that is closed, a full disk or a directory that was removed must not end the attempt: the last lines are
+        # kept in memory, and the next write tries again.
+        with suppress(OSError, ValueError):
+            if self.echo is not None:
+                self.echo.write(text)
+                self.echo.flush()
         with suppress(OSError):
+            self._keep(text)
+
+    def _keep(self, text: bytes) -> None:
+        if self.path is None:
+            return
+        if self._file is None:
+            self._open()
+        if self._size and self._size + len(text) > self.limit:
+            self._shut()
+            with suppress(FileNotFoundError):
+                self.path.replace(self.path.with_name(self.path.name + ".1"))
+            self._open()
+        if self._file is not None:
             self._size += self._file.write(text)
 
 
 class Child:
-    """A running child. Whoever is cancelled in `wait` calls `terminate`: only the end frees what a child holds."""
+    """A running child. Whoever leaves `wait` early calls `terminate`: only the end frees what a child holds."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Log) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], log_: Log) -> None:
         self.pid = process.pid
-        self.log = log
+        self.log = log_
         self._process = process
         self._began = time.monotonic()
         self._pidfd = os.pidfd_open(process.pid)
@@ -139,7 +158,7 @@ class Child:
         async with anyio.create_task_group() as group:
             group.start_soon(self._read)
             await anyio.wait_readable(self._pidfd)
-            await kill_session(self.pid)
+            await self._kill_rest()
             with anyio.move_on_after(EOF_SECONDS):
                 await self._ended.wait()
             group.cancel_scope.cancel()
@@ -158,18 +177,31 @@ class Child:
             ended = await self.wait()
         return ended  # noqa: RET504 - inside the scope mypy takes it for one that swallows exceptions
 
+    async def _kill_rest(self) -> None:
+        """A process in the middle of a system call that hangs cannot be killed: its attempt lasts as long as it does."""
+        while True:
+            try:
+                await kill_session(self.pid)
+            except TimeoutError as error:
+                _log.error("child.undead", pid=self.pid, error=str(error))
+            else:
+                return
+
     async def _read(self) -> None:
         assert self._process.stdout is not None  # noqa: S101 - it was asked for in spawn
         pipe = self._process.stdout.fileno()
-        while True:
-            await anyio.wait_readable(pipe)
-            try:
-                data = os.read(pipe, PIPE_BYTES)
-            except BlockingIOError:
-                continue
-            if not data:
-                break
-            self.log.feed(data)
+        try:
+            while True:
+                await anyio.wait_readable(pipe)
+                try:
+                    data = os.read(pipe, PIPE_BYTES)
+                except BlockingIOError:
+                    continue
+                if not data:
+                    break
+                self.log.feed(data)
+        except OSError as error:
+            _log.error("child.unread", pid=self.pid, error=str(error))
         self._ended.set()
         await anyio.sleep_forever()
 
@@ -204,7 +236,7 @@ def spawn(  # noqa: PLR0913 - a process has that many sides
     user: str = "",
 ) -> Child:
     """Starts a child with exactly this environment. Await `wait` or `terminate` afterwards, whatever happens."""
-    log = Log(log_path, log_bytes, echo)
+    kept = Log(log_path, log_bytes, echo)
     try:
         process = subprocess.Popen(  # noqa: S603 - the flow file of this host says what runs; there is no shell
             [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), user, *argv],
@@ -218,11 +250,20 @@ def spawn(  # noqa: PLR0913 - a process has that many sides
             pass_fds=pass_fds,
         )
     except BaseException:
-        log.close()
+        kept.close()
         raise
-    assert process.stdout is not None  # noqa: S101 - it was asked for
-    os.set_blocking(process.stdout.fileno(), False)
-    return Child(process, log)
+    try:
+        assert process.stdout is not None  # noqa: S101 - it was asked for
+        os.set_blocking(process.stdout.fileno(), False)
+        return Child(process, kept)
+    except BaseException:
+        # There may be no descriptor left to watch it by. It has just begun, and has started nothing yet.
+        signal_session(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        kept.close()
+        raise
 
 
 def signal_session(leader: int, number: signal.Signals) -> None:
@@ -235,7 +276,7 @@ async def kill_session(leader: int, within: float = KILL_SECONDS) -> None:
     deadline = time.monotonic() + within
     while left := alive_in_session(leader):
         for pid in left:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
             raise TimeoutError(f"processes {left} do not die")

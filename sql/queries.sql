@@ -103,8 +103,8 @@ WHERE d.daemon = %(daemon)s AND d.incarnation = %(incarnation)s
     AND a.pid <> pg_backend_pid() AND a.datname = current_database() AND a.usename = current_user
     AND a.application_name = current_setting('application_name');
 
--- daemon_retake: after a lost connection, the attempts that are still this daemon's
-SELECT attempt, token::text, jobid, dataid FROM dataflow.retake(%(daemon)s, %(incarnation)s);
+-- daemon_retake: after a lost connection, the attempts that are still this daemon's, and the cancelled ones that it has not let go
+SELECT attempt, token::text, jobid, dataid, is_live FROM dataflow.retake(%(daemon)s, %(incarnation)s);
 
 -- daemon_stop: say that nothing runs any more
 SELECT dataflow.stop_daemon(%(daemon)s, %(incarnation)s);

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 CHUNK = 65536
 HEAD = 5
 NOTIFICATION = b"A"
+ROW = b"D"
 RELAY_TICK_SECONDS = 0.01
 READY_IDLE = b"Z\x00\x00\x00\x05I"
 
@@ -125,7 +126,8 @@ class Relay:
     """A wire between a daemon and Postgres that can be cut, blackholed, slowed down, deafened and mended.
 
     One thread moves bytes. In a blackhole connections stay open, new ones are even accepted, and nothing arrives; what
-    was sent meanwhile arrives when it is lifted, as TCP would have it. A deaf wire loses notifications and nothing else.
+    was sent meanwhile arrives when it is lifted, as TCP would have it. A deaf wire loses notifications and nothing else. An
+    answer can be lost: the server has done what it was asked, and nobody hears of it.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -133,6 +135,11 @@ class Relay:
         self._mode: Literal["pass", "blackhole", "refuse"] = "pass"
         self._delay = 0.0
         self._stop = self._is_deaf = False
+        self._unwanted = (
+            b""  # the first row that contains it is lost, with all that its server says afterwards
+        )
+        self._muted: set[socket.socket] = set()
+        self.has_lost = threading.Event()
         self._is_cut = threading.Event()  # every cut that was asked for is made
         self._is_cut.set()
         self._peers: dict[socket.socket, socket.socket] = {}
@@ -162,6 +169,11 @@ class Relay:
 
     def deafen(self) -> None:
         self._is_deaf = True
+
+    def lose_row(self, containing: bytes) -> None:
+        """Once; `has_lost` tells when it is done."""
+        self.has_lost.clear()
+        self._unwanted = containing
 
     @property
     def connections(self) -> int:
@@ -222,6 +234,12 @@ class Relay:
         if sender not in self._unread:
             return data
         messages, self._unread[sender] = _messages(self._unread[sender] + data)
+        if self._unwanted and any(message[:1] == ROW and self._unwanted in message for message in messages):
+            self._unwanted = b""
+            self._muted.add(sender)
+            self.has_lost.set()
+        if sender in self._muted:
+            return b""
         return b"".join(
             message for message in messages if not (self._is_deaf and message[:1] == NOTIFICATION)
         )
@@ -241,6 +259,7 @@ class Relay:
         self._peers.pop(other)
         self._unread.pop(one, None)
         self._unread.pop(other, None)
+        self._muted -= {one, other}
         one.close()
         other.close()
 
@@ -251,4 +270,5 @@ class Relay:
             one.close()
         self._peers.clear()
         self._unread.clear()
+        self._muted.clear()
         self._sent.clear()

@@ -50,6 +50,14 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
+class Retaken:
+    """An attempt whose run this session has locked, with as much of it as is needed to give it back."""
+
+    attempt: Attempt
+    is_live: bool  # False: it was cancelled, and the database waits for our word that it has stopped
+
+
+@dataclass(frozen=True)
 class Turned:
     """A chunk that is published at a fixed path, and the directory that it has to lead to."""
 
@@ -106,13 +114,13 @@ class Claims:
         """False: this incarnation is no longer the daemon of that name."""
         return (await self.link.call("daemon_renew", self._self))[0][0] is not None
 
-    async def retake(self) -> list[Attempt]:
-        """What is still ours, with as much of each attempt as is needed to give it back."""
+    async def retake(self) -> list[Retaken]:
+        """What is still ours to run, or to let go."""
         await self.link.call("daemon_end_session", self._self)
         rows = await self.link.call("daemon_retake", self._self)
         return [
-            Attempt(attempt, token, jobid, dataid, 0, "", {}, {}, None)
-            for attempt, token, jobid, dataid in rows
+            Retaken(Attempt(attempt, token, jobid, dataid, 0, "", {}, {}, None), is_live)
+            for attempt, token, jobid, dataid, is_live in rows
         ]
 
     async def stop(self) -> None:

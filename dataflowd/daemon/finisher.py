@@ -3,8 +3,9 @@
 Results gather while the previous batch is being stored, so a busy daemon sends large batches and an idle one sends a
 result at once. For each the database answers: accepted; fenced, then the attempt was no longer ours and what it made is
 dropped; or busy, somebody has its rows locked, and it is offered again a little later. A batch that is refused as a
-whole is sent one by one, so that one bad result cannot hold back others; the bad one is told as a failure. While the
-connection is lost results are kept.
+whole is sent one by one, so that one bad result cannot hold back others. Only a result that can never be stored is told
+as a failure. Whatever else the server says (it is read-only, its disk is full, its schema is being upgraded), the result
+is kept and offered again, as it is while the connection is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from dataflowd import fixedpath, log
+from dataflowd import db, fixedpath, log
 from dataflowd.attempt import Result
 from dataflowd.daemon.link import LostLinkError, backoff
 
@@ -30,14 +31,15 @@ BATCH = 256  # larger ones cost more for each result
 BUSY_SECONDS = 0.02
 BUSY_MOST_SECONDS = 2.0
 ERROR_MOST_SECONDS = 60.0
-# The state of the server, and not of the results, is at fault.
+# The state of the server, and not of the results, is at fault. These are over soon: a deadlock, a lock, a timeout.
 PASSING = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
     psycopg.errors.LockNotAvailable,
     psycopg.errors.QueryCanceled,
-    psycopg.OperationalError,
 )
+# These may last: connections, a read-only server, resources, an operator's intervention, the server's own disks.
+LASTING_CLASSES = ("08", "25", "53", "57", "58")
 
 _log = log.logger(__name__)
 _level = logging.getLogger(__name__)
@@ -70,19 +72,28 @@ async def _tell(state: State, batch: Sequence[Offer]) -> bool:
         verdicts = await state.claims.finish([offer.result for offer in batch])
     except LostLinkError:
         return True
-    except PASSING as error:
-        _log.warning("finish.postponed", results=len(batch), error=str(error).strip())
-        _postpone(batch, BUSY_MOST_SECONDS)
-        return False
     except psycopg.Error as error:
-        if len(batch) > 1:
-            for offer in batch:
-                await _tell(state, [offer])
-        else:
-            _refused(batch[0], error)
-        return True
+        return await _not_taken(state, batch, error)
     state.metrics.finish_seconds.observe(time.perf_counter() - began)
     _settle(state, batch, verdicts)
+    return True
+
+
+async def _not_taken(state: State, batch: Sequence[Offer], error: psycopg.Error) -> bool:
+    """The same as `_tell`."""
+    is_passing = isinstance(error, PASSING)
+    if is_passing or (error.sqlstate or "08").startswith(LASTING_CLASSES):
+        _log.warning("finish.postponed", results=len(batch), error=db.said(error), sqlstate=error.sqlstate)
+        _postpone(batch, BUSY_MOST_SECONDS if is_passing else ERROR_MOST_SECONDS)
+        return False
+    if len(batch) > 1:
+        for offer in batch:
+            await _tell(state, [offer])
+    elif db.is_final(error):
+        _refused(batch[0], error)
+    else:
+        _log.error("finish.postponed", results=1, error=db.said(error), sqlstate=error.sqlstate)
+        _postpone(batch, ERROR_MOST_SECONDS)
     return True
 
 
@@ -151,8 +162,8 @@ def _postpone(offers: Sequence[Offer], most: float) -> None:
 
 
 def _refused(offer: Offer, error: psycopg.Error) -> None:
-    """The database cannot store this result: at least it is told that the attempt has failed."""
-    message = f"the result could not be stored: {error.diag.message_primary or error}"
+    """The database can never store this result: at least it is told that the attempt has failed."""
+    message = f"the result could not be stored: {db.said(error)}"
     _log.error("finish.refused", attempt=offer.result.attempt, error=message, sqlstate=error.sqlstate)
     result = offer.result
     if offer.whole:

@@ -2,7 +2,8 @@
 
 The claiming session is opened here and nowhere else. Its first act is `register`; after it was lost, `retake`: a new
 session takes the locks again, and the answer says which attempts are still ours. Those go on; every other is
-stopped; one that we know nothing of (the answer to its claim was lost) is given back. The lease is renewed three times
+stopped; one that we know nothing of (the answer to its claim was lost) is given back. So is one of those that somebody
+has cancelled since: its run cannot be made again before we say that nothing of it runs. The lease is renewed three times
 as often as it ends. If no renewal was confirmed until shortly before its end, others may soon take our runs: all
 attempts are stopped, and given back when the database answers again.
 `rescue` returns the runs of dead daemons to the queue, on another session than ours, for a session's own locks do not
@@ -102,8 +103,16 @@ async def _prolong(state: State) -> None:
     asked = time.monotonic()
     if await state.claims.renew():
         state.lease_proven = asked + state.settings.lease
+        if not state.is_serving_told:
+            await tell_what_is_served(state)
     else:
         await _begin_again(state)
+
+
+async def tell_what_is_served(state: State) -> None:
+    """What could not be told now is told with the next renewal."""
+    await state.claims.serve(state.served)
+    state.is_serving_told = True
 
 
 async def _restore(state: State) -> None:
@@ -121,17 +130,22 @@ async def _retake(state: State) -> None:
     if not await state.claims.renew():
         await _begin_again(state)
         return
-    await state.claims.serve(state.served)
-    # A claim may go on as soon as there is a session: between this answer and the comparison nothing is awaited.
-    ours = {attempt.attempt: attempt for attempt in await state.claims.retake()}
+    # Proven here: nobody may take our runs, also when what follows does not get through and is tried again.
     state.lease_proven = asked + state.settings.lease
+    await tell_what_is_served(state)
+    # A claim may go on as soon as there is a session: between this answer and the comparison nothing is awaited.
+    retaken = {one.attempt.attempt: one for one in await state.claims.retake()}
     for number, running in list(state.running.items()):
-        if number not in ours:
+        if number not in retaken:
             running.stop("its claim was lost with the connection")
-    unknown = [attempt for number, attempt in ours.items() if number not in state.running]
+        elif not retaken[number].is_live:
+            running.stop("it was cancelled")
+    known = {*state.running, *(offer.result.attempt for offer in state.offers)}
+    unknown = [one.attempt for number, one in retaken.items() if number not in known]
     for attempt in unknown:
         state.offer(returned(attempt, "the answer to its claim was lost with the connection"))
-    _log.info("lease.retaken", attempts=len(ours), unknown=len(unknown))
+    live = sum(one.is_live for one in retaken.values())
+    _log.info("lease.retaken", attempts=live, cancelled=len(retaken) - live, unknown=len(unknown))
     state.work.set()
     state.results.set()
     state.cancel.set()
@@ -164,8 +178,8 @@ async def _register(state: State) -> None:
     asked = time.monotonic()
     settings = state.settings
     await state.claims.register(state.hostname, os.getpid(), settings.lease, settings.environment)
-    await state.claims.serve(state.served)
     state.lease_proven = asked + settings.lease
+    await tell_what_is_served(state)
 
 
 async def _guard(state: State) -> None:

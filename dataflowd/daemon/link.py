@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 # The server's answer that its statement timeout has struck needs time to arrive.
 ANSWER_SECONDS = 3.0
 SUSPECT_SECONDS = 5.0
-SERVER_KEEPALIVE = (
-    f"-c tcp_keepalives_idle={db.KEEPALIVE_IDLE_SECONDS}"
-    f" -c tcp_keepalives_interval={db.KEEPALIVE_INTERVAL_SECONDS}"
-    f" -c tcp_keepalives_count={db.KEEPALIVE_COUNT}"
-)
+SESSION = {
+    "TimeZone": "UTC",
+    "tcp_keepalives_idle": str(db.KEEPALIVE_IDLE_SECONDS),
+    "tcp_keepalives_interval": str(db.KEEPALIVE_INTERVAL_SECONDS),
+    "tcp_keepalives_count": str(db.KEEPALIVE_COUNT),
+}
 USER_TIMEOUT_MILLISECONDS = 10_000
 
 Row = tuple[Any, ...]
@@ -126,8 +127,11 @@ async def connect(
     # An embedded server that is down is started, which takes a while: the loop goes on meanwhile.
     found = await anyio.to_thread.run_sync(address)
     parameters = db.parameters(found, settings, application)
-    options = f"{parameters['options']} {SERVER_KEEPALIVE} -c statement_timeout={int(seconds * 1000)}"
-    parameters |= {"options": options, "tcp_user_timeout": USER_TIMEOUT_MILLISECONDS}
+    ours = db.options(SESSION | {"statement_timeout": str(int(seconds * 1000))})
+    parameters |= {
+        "options": f"{parameters['options']} {ours}",
+        "tcp_user_timeout": USER_TIMEOUT_MILLISECONDS,
+    }
     hosts = str(parameters.get("host", "")).count(",") + 1
     with anyio.fail_after(settings.connect_timeout * hosts + ANSWER_SECONDS):
         connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)

@@ -40,6 +40,7 @@ async def run(state: State, address: Callable[[], str]) -> None:
                 state.settings, address, f"dataflowd {state.name} listener", seconds=ANSWER_SECONDS
             )
             try:
+                await _ask_for_notices(connection)
                 failures = 0
                 await _listen(state, connection)
             finally:
@@ -58,7 +59,6 @@ async def run(state: State, address: Callable[[], str]) -> None:
 
 async def _listen(state: State, connection: psycopg.AsyncConnection[links.Row]) -> None:
     own = f"{ECHO}{state.claims.incarnation}"
-    await _ask_for_notices(connection)
     wake_all(state)
     while True:
         with anyio.fail_after(ANSWER_SECONDS):

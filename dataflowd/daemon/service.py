@@ -234,9 +234,14 @@ async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
         if reload is not None:
             _adopt(state.settings, reload())
         await state.engine.reload()
-        await state.claims.serve(state.served)
-    except LostLinkError:
-        _log.info("daemon.reloaded", note="the database will be told when it answers again")
+        state.is_serving_told = False
+        await leases.tell_what_is_served(state)
+    except (LostLinkError, psycopg.Error, TimeoutError) as error:
+        _log.info(
+            "daemon.reloaded",
+            note="the database will be told when it answers again",
+            error=str(error).strip(),
+        )
     except DataflowError as error:
         for what, remedy in _told(error):
             _log.error("daemon.reload_failed", error=what, remedy=remedy)

@@ -97,6 +97,7 @@ class State:
     paused: bool = False
     draining: bool = False
     listener: ListenerState = "connecting"
+    is_serving_told: bool = False  # whether the database knows which jobs this daemon starts
     lease_proven: float = 0.0  # until when (monotonic) the claims stand without asking
     turns: int = 0
     claimed: int = 0

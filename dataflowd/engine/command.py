@@ -171,11 +171,15 @@ class CommandEngine:
                     group.start_soon(_beginning, receive.fileno(), said, begun, on_start)
                     ended = await child.wait()
                     group.cancel_scope.cancel()
-            except anyio.get_cancelled_exc_class():
+            except BaseException as error:
+                # Whatever went wrong beside it, it must not run on: its scratch directory goes, and its run is made again.
                 await child.terminate(GRACE_SECONDS)
                 # It may have begun without our having heard of it, and written.
                 if not begun.is_set() and not said + _rest(receive.fileno()):
+                    begun.set()
                     on_start()
+                if isinstance(error, Exception):
+                    raise _unsupervised(error) from error
                 raise
             said += _rest(receive.fileno())
         if said:
@@ -183,6 +187,16 @@ class CommandEngine:
         if not begun.is_set():
             on_start()
         return ended
+
+
+def _unsupervised(error: Exception) -> AttemptError:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return AttemptError(
+        "ENGINE_FAILED",
+        f"the process could not be supervised any longer, and was stopped: {type(error).__name__}: {error}",
+        "look into the daemon's log",
+    )
 
 
 def _said(ended: supervise.Exit) -> str:
@@ -197,7 +211,7 @@ async def _watch(reader: Reader, child: supervise.Child) -> None:
     shown = None
     while True:
         await anyio.sleep(LOOK_SECONDS)
-        with suppress(AttemptError):
+        with suppress(AttemptError, OSError):
             progress = (await anyio.to_thread.run_sync(reader.look)).progress
             if progress is not None and progress != shown:
                 shown = progress

@@ -73,13 +73,19 @@ class Orders:
             self._told |= new
 
     async def _call(self, name: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """All calls may be repeated without harm."""
+        """All calls may be repeated without harm. What the server cannot do now is no fault of the attempt's."""
         reason = ""
-        for _ in range(TRIES):
+        for left in reversed(range(TRIES)):
             try:
                 async with self._lock:
                     await self._link.open()
                     return await self._link.call(name, parameters)
-            except (LostLinkError, TimeoutError, psycopg.OperationalError) as error:
+            except (LostLinkError, TimeoutError) as error:
                 reason = str(error) or type(error).__name__
+            except psycopg.Error as error:
+                if db.is_final(error):
+                    raise
+                reason = db.said(error)
+                if left:
+                    await anyio.sleep(AGAIN_SECONDS)
         raise DatabaseUnreachableError(f"the database does not answer: {reason}", "`dataflowctl doctor`")

@@ -157,11 +157,17 @@ class Reader:
             return b""
         except OSError as error:
             raise self._unreadable(str(error.strerror)) from None
-        with os.fdopen(handle, "rb") as file:
+        try:
+            # Asked first, because a directory cannot be opened as a file of Python's.
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise self._unreadable("it is no file")
-            file.seek(self._offset)
-            data = file.read(REPORT_BYTES + 1 - self._offset)
+            with os.fdopen(handle, "rb", closefd=False) as file:
+                file.seek(self._offset)
+                data = file.read(REPORT_BYTES + 1 - self._offset)
+        except OSError as error:
+            raise self._unreadable(str(error.strerror)) from None
+        finally:
+            os.close(handle)
         self._offset += len(data)
         if self._offset > REPORT_BYTES:
             raise self._unreadable(f"it is larger than {REPORT_BYTES} bytes")

@@ -1,7 +1,8 @@
 """One runner process, as the daemon sees it: started, connected, given orders, and known to be gone when it is.
 
 A task owns the process from its start to its end: it reads the socket and the process's output, hands each message to
-the attempt it belongs to, and when the process has ended, whoever waits for a result learns that there is none. It is
+the attempt it belongs to, and when the process has ended, whoever waits for a result learns that there is none. Whatever
+goes wrong in that task, the process is dead before anybody learns of its end, and everybody learns of it. It is
 asked for a sign of life again and again, which its JVM gives too; one that gives none for `runner_silence` is killed. The
 directory of a runner (0700) holds its socket and all that Spark keeps on the disk meanwhile; it goes with the runner.
 """
@@ -19,7 +20,7 @@ import socket
 import sys
 import tempfile
 import time
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ from dataflowd.runner import secrets as credentials
 from dataflowd.runner import session, submitted, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from dataflowd.settings import Settings
 
@@ -43,6 +44,7 @@ CONNECT_SECONDS = 120.0
 PROBE_SECONDS = 10.0
 PROBES_PER_SILENCE = 4
 GRACE_SECONDS = 5.0
+SEND_SECONDS = 10.0  # a healthy runner reads at once, whatever its attempts do
 HEAP_SHARE = 0.85
 
 _log = log.logger(__name__)
@@ -54,7 +56,8 @@ class Pending:
 
     on_message: Callable[[wire.Message], None]
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    result: dict[str, Any] | None = None  # None when it has ended: the runner died
+    result: dict[str, Any] | None = None  # None when it has ended: the runner died, or we failed to hear it
+    failure: Exception | None = None  # what its message did to us; the runner and its other attempts are well
 
 
 class Runner:
@@ -76,6 +79,9 @@ class Runner:
         self._sending = asyncio.Lock()
         self._pong = asyncio.Event()  # a new one after each
         self._silence: float | None = None
+        self._failure: Exception | None = None
+        # To cancel the task itself twice would break off what it does when it is cancelled.
+        self._scope = anyio.CancelScope()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -92,19 +98,29 @@ class Runner:
         return self.is_ready.is_set() and not self.ended.is_set()
 
     async def send(self, message: wire.Message) -> None:
-        """To a runner that is gone nothing is sent; its end is told by `ended`."""
-        connection = self._connection
-        if connection is None:
-            return
-        async with self._sending:
-            with suppress(OSError):
-                await asyncio.get_running_loop().sock_sendall(connection, wire.encode(message))
+        """To a runner that is gone nothing is sent; its end is told by `ended`.
+
+        Whoever is cancelled meanwhile sends the whole line first: half of one would spoil what others say after it. A
+        runner that does not read is killed, so that nobody waits for it for long.
+        """
+        with anyio.CancelScope(shield=True), anyio.move_on_after(SEND_SECONDS) as limit:
+            async with self._sending:
+                connection = self._connection
+                if connection is not None:
+                    with suppress(OSError):
+                        await asyncio.get_running_loop().sock_sendall(connection, wire.encode(message))
+        if limit.cancelled_caught and self._child is not None and self.exit is None:
+            self.is_retired = True
+            _log.warning("runner.unread", pid=self.pid, seconds=SEND_SECONDS, attempts=len(self.pending))
+            supervise.signal_session(self._child.pid, signal.SIGKILL)
 
     @property
     def how(self) -> str:
         """How it ended."""
         if self._silence is not None:
             return f"killed because it had not answered for {self._silence:.0f} s"
+        if self._failure is not None:
+            return f"it could not be started or supervised: {self._failure}"
         return str(self.exit) if self.exit else "it could not be started"
 
     async def probe(self) -> bool:
@@ -125,46 +141,54 @@ class Runner:
         self.is_retired = True
         with anyio.CancelScope(shield=True):
             if self._task is not None:
-                self._task.cancel()
+                self._scope.cancel()
                 await self.ended.wait()
-                with suppress(asyncio.CancelledError):
-                    await self._task
+                await self._task
 
     async def _live(self, settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str]) -> None:
         log.leave_attempt()
-        directory = _directory(settings)
-        token = secrets.token_urlsafe(32)
-        listener = _listen(directory / "socket")
-        account.give(directory / "socket", settings.runner_user)
         try:
-            argv, env = _command(self.reuse, settings, spark, variables, directory, token)
-            log_path = settings.effective_log_dir / "runners" / f"{directory.name}.log"
-            self._child = supervise.spawn(
-                argv, env=env, cwd=directory, log_path=log_path, user=settings.runner_user
-            )
-            _log.info("runner.started", pid=self._child.pid, reuse=self.reuse, slots=self.slots)
-            async with anyio.create_task_group() as group:
-                uid = account.uid_of(settings.runner_user)
-                group.start_soon(self._serve, listener, token, self._child, uid)
-                group.start_soon(self._watch, self._child, settings.runner_silence)
-                self.exit = await self._child.wait()
-                group.cancel_scope.cancel()
-        except OSError as error:
-            _log.error("runner.failed", error=str(error))
+            with self._scope, _place(settings) as (directory, listener):
+                await self._supervise(settings, spark, variables, directory, listener)
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to learn of the end
+            self._failure = _first(error)
+            _log.exception("runner.failed", pid=self.pid)
         finally:
             self.is_retired = True
-            with anyio.CancelScope(shield=True):
-                if self._child is not None and self.exit is None:
-                    self.exit = await self._child.terminate(GRACE_SECONDS)
-            listener.close()
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
-            shutil.rmtree(directory, ignore_errors=True)
             _log.info("runner.ended", pid=self.pid, served=self.served, how=self.how)
             self.ended.set()
             for pending in self.pending.values():
                 pending.ended.set()
+
+    async def _supervise(
+        self,
+        settings: Settings,
+        spark: Mapping[str, str],
+        variables: Mapping[str, str],
+        directory: Path,
+        listener: socket.socket,
+    ) -> None:
+        """Returns, or raises, when nothing of the process is left."""
+        token = secrets.token_urlsafe(32)
+        argv, env = _command(self.reuse, settings, spark, variables, directory, token)
+        log_path = settings.effective_log_dir / "runners" / f"{directory.name}.log"
+        child = self._child = supervise.spawn(
+            argv, env=env, cwd=directory, log_path=log_path, user=settings.runner_user
+        )
+        try:
+            _log.info("runner.started", pid=child.pid, reuse=self.reuse, slots=self.slots)
+            async with anyio.create_task_group() as group:
+                uid = account.uid_of(settings.runner_user)
+                group.start_soon(self._serve, listener, token, child, uid)
+                group.start_soon(self._watch, child, settings.runner_silence)
+                await child.wait()
+                group.cancel_scope.cancel()
+        finally:
+            self.is_retired = True
+            self.exit = await child.terminate(GRACE_SECONDS)
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.close()
 
     async def _serve(self, listener: socket.socket, token: str, child: supervise.Child, uid: int) -> None:
         try:
@@ -248,7 +272,14 @@ class Runner:
                     self.is_retired = True
                 pending.ended.set()
             case "step" | "log" | "progress" | "confirm" if message["attempt"] in self.pending:
-                self.pending[message["attempt"]].on_message(message)
+                pending = self.pending[message["attempt"]]
+                try:
+                    pending.on_message(message)
+                except Exception as error:  # noqa: BLE001 - its neighbours in the runner go on
+                    _log.exception("attempt.unheard", attempt=message["attempt"])
+                    if pending.failure is None:
+                        pending.failure = error
+                        pending.ended.set()
             case _:
                 pass
 
@@ -262,6 +293,24 @@ async def _first_of(*events: asyncio.Event) -> None:
 
         for event in events:
             group.start_soon(wait, event)
+
+
+def _first(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+@contextmanager
+def _place(settings: Settings) -> Iterator[tuple[Path, socket.socket]]:
+    """A directory of the runner's own, with the socket that it connects to; both go with it."""
+    directory = _directory(settings)
+    try:
+        with closing(_listen(directory / "socket")) as listener:
+            account.give(directory / "socket", settings.runner_user)
+            yield directory, listener
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _directory(settings: Settings) -> Path:

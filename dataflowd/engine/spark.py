@@ -264,7 +264,10 @@ class SparkEngine:
                     group.start_soon(self._answer, runner, attempt, asked)
                     await pending.ended.wait()
                     group.cancel_scope.cancel()
-        except anyio.get_cancelled_exc_class():
+            if pending.failure is not None and pending.result is None:
+                raise pending.failure  # noqa: TRY301 - it is ended as any other
+        except BaseException:
+            # Whatever went wrong here, it must not run on in there: its place is given away, and its run is made again.
             with anyio.CancelScope(shield=True):
                 await self._cancel(runner, attempt, pending)
             raise
@@ -285,14 +288,16 @@ class SparkEngine:
         while True:
             await asked.get()
             is_alive = await self._orders.is_alive(attempt)
-            with anyio.CancelScope(shield=True):  # half a line would spoil what follows it
-                await runner.send({"type": "confirmed", "attempt": attempt.attempt, "alive": is_alive})
+            await runner.send({"type": "confirmed", "attempt": attempt.attempt, "alive": is_alive})
 
     async def _cancel(self, runner: Runner, attempt: Attempt, pending: Pending) -> None:
         """By tag; and if that does not end it in time, with the runner and all that is in it."""
         if not runner.is_ready.is_set():
             runner.pending.pop(attempt.attempt, None)
             return
+        if pending.failure is not None and pending.result is None and not runner.ended.is_set():
+            # What was set is that we did not hear it, and not that it has ended.
+            pending.ended = asyncio.Event()
         await runner.send({"type": "cancel", "attempt": attempt.attempt})
         with anyio.move_on_after(CANCEL_SECONDS):
             await pending.ended.wait()

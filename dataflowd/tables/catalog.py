@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dataflowd.tables.place import Table
 
 CONNECTION_CLASS = "08"
+_BOUND = "%("
 UNABLE_CLASSES = ("53", "57")  # resources, an operator's intervention
 
 Row = tuple[Any, ...]
@@ -36,7 +37,23 @@ class Column:
 
 
 def statement(name: str, **parts: sql.Composable) -> sql.Composed:
-    return sql.SQL(sqlfiles.table_statement(name).removesuffix(";")).format(**parts)
+    """Where values are bound, psycopg reads every % as a placeholder: one in a name is doubled."""
+    text = sqlfiles.table_statement(name).removesuffix(";")
+    if _BOUND in text or any(map(_binds, parts.values())):
+        parts = {key: _doubled(part) for key, part in parts.items()}
+    return sql.SQL(text).format(**parts)
+
+
+def _binds(part: sql.Composable) -> bool:
+    return isinstance(part, sql.Placeholder) or (isinstance(part, sql.Composed) and any(map(_binds, part)))
+
+
+def _doubled(part: sql.Composable) -> sql.Composable:
+    if isinstance(part, sql.Placeholder):
+        return part
+    if isinstance(part, sql.Composed):
+        return sql.Composed([_doubled(one) for one in part])
+    return sql.SQL(part.as_string().replace("%", "%%"))  # psycopg has quoted it
 
 
 @contextmanager

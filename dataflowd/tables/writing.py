@@ -218,7 +218,7 @@ def _replace(opened: psycopg.Connection[Row], table: Table, kept: str, order: Or
         sources=sql.SQL(", ").join(sources),
         staging=staging.identifier,
     )
-    inserted = opened.execute(what, chunk).rowcount
+    inserted = opened.execute(what, None if kept in given else chunk).rowcount
     opened.execute(statement("drop_staging", staging=staging.identifier))
     return inserted
 

@@ -409,3 +409,23 @@ async def test_runners_are_replaced_by_count_age_memory_silence_and_idleness(
         assert silent.ended.is_set()
         idle.idle_since -= shop_settings.runner_idle
         assert await ends(idle)
+
+
+async def test_an_attempt_that_cannot_be_heard_is_ended_in_its_runner_and_its_neighbours_go_on(
+    world: World, shop_settings: Settings
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("no metrics today")
+
+    async with shop(world, shop_settings) as here:
+        attempts = {attempt.dataid: attempt for attempt in here.claim("loop-1", "loop-2", "good-1")}
+        async with anyio.create_task_group() as group:
+            group.start_soon(here.run, attempts["loop-2"])
+            await begun(shop_settings, "loop-2")
+            [runner] = here.engine.runners()
+            with anyio.fail_after(60), pytest.raises(RuntimeError, match="no metrics today"):
+                await here.engine.run(attempts["loop-1"], fail)
+            assert list(runner.pending) == [attempts["loop-2"].attempt]
+            assert (await here.run(attempts["good-1"])).outcome == "DONE"
+            assert here.engine.runners() == [runner]
+            group.cancel_scope.cancel()

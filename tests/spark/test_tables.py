@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from dataflowd import keyfile, seal
 from dataflowd.errors import EXIT
@@ -20,6 +21,7 @@ from dataflowd.runner.execute import execute, prepare
 from dataflowd.sdk.context import Context
 from dataflowd.tables import catalog, ledger, reading, writing
 from dataflowd.tables.place import table_of
+from dataflowd.tables.splitting import TableSource
 from dataflowd.testing import Recorded
 from tests.fix_tables import DAY, PASSWORD, ROLE
 
@@ -457,6 +459,33 @@ def test_validate_publishes_rows_where_they_lie(spark: SparkSession, warehouse: 
     assert done["outcome"] == "DONE", done["error"]
     assert (done["outputs"]["t"]["rows"], done["outputs"]["t"]["files"]) == (2, [])
     assert warehouse.do("SELECT count(*) FROM t") == [(3,)]
+
+
+@pytest.mark.parametrize("column", ["d%y", "per%cent"])
+def test_names_with_a_percent_sign_are_names_as_any_other(
+    spark: SparkSession, warehouse: Warehouse, column: str
+) -> None:
+    """The column of the dataid is filled in, or is one of those that are written."""
+    warehouse.do('CREATE TABLE "odd%s name" ("per%cent" text, "n%(b)s" numeric)')
+    warehouse.do(
+        'INSERT INTO "odd%%s name" SELECT %s, i FROM (VALUES (1.0), (1.00), (2), (3), (4)) AS v (i)', DAY
+    )
+    source = warehouse.dataset("odd%s name", "source", options={"dataid_column": "per%cent"})
+    target = warehouse.dataset("odd%s target", "target", options={"dataid_column": column})
+    done = run(warehouse.order(source, target), spark)
+    assert done["outcome"] == "DONE", done["error"]
+    again = run(warehouse.order(source, target, attempt=8), spark)
+    assert again["outcome"] == "DONE", again["error"]
+    counted = sql.SQL("SELECT count(*) FROM {} WHERE {} = {}")
+    name = sql.Identifier("odd%s target")
+    there = warehouse.connection.execute(counted.format(name, sql.Identifier(column), DAY)).fetchall()
+    assert there == [(5,)]
+
+    table = table_of(source, [warehouse.host])
+    with catalog.connection(table) as opened:
+        ranges = TableSource(opened, source, ["n%(b)s"], [warehouse.host]).ranges(2)
+    assert [records for _, records in ranges] == [2, 2, 1]
+    assert writing.remove(target, [DAY], [warehouse.host]) == 5
 
 
 def test_delete_with_data_removes_the_rows_of_its_chunks_and_fences_who_wrote_them(

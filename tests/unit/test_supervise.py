@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import pytest
 
 from dataflowd import supervise
 from dataflowd.supervise import Log, spawn
+from tests.fix_leaks import child_processes
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -181,3 +184,42 @@ def test_leftovers_are_those_of_dead_processes_also_when_their_number_was_given_
         directory.mkdir()
     link.symlink_to(precious)
     assert set(supervise.leftovers(tmp_path, "runner")) == {reused, dead}
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced by a file"])
+async def test_a_log_that_cannot_be_kept_ends_no_supervision(tmp_path: Path, how: str) -> None:
+    logs, go = tmp_path / "logs", tmp_path / "go"
+    # More than one log holds, so that the next one has to be begun.
+    script = f"echo $$; until [ -e {go} ]; do sleep 0.02; done; seq 1000; exit 3"
+    child = spawn(["sh", "-c", script], env=ENV, log_path=logs / "1.log", log_bytes=100)
+    async with anyio.create_task_group() as group:
+        group.start_soon(child.wait)
+        while not child.log.tail:  # noqa: ASYNC110 - it has no event for it
+            await anyio.sleep(0.01)
+        shutil.rmtree(logs)
+        if how == "replaced by a file":
+            logs.touch()
+        go.touch()
+    ended = await child.wait()
+    assert (ended.code, ended.tail.splitlines()[-1]) == (3, "1000")
+    # A directory that can be made again is.
+    assert (logs / "1.log").exists() == (how == "removed")
+
+
+async def test_a_reader_who_has_gone_ends_no_supervision() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb", buffering=0) as echo:
+        assert (await spawn(["sh", "-c", "echo hello; exit 3"], env=ENV, echo=echo).wait()).code == 3
+
+
+def test_a_child_that_cannot_be_watched_is_not_left_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def no_more(_pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", no_more)
+    with pytest.raises(OSError, match="Too many open files"):
+        spawn(["sh", "-c", f"sleep 1; touch {tmp_path}/ran"], env=ENV)
+    assert child_processes() == set()

@@ -1,0 +1,98 @@
+"""What a daemon says to a runner arrives in whole lines, or the runner is gone; and its end is always told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from dataflowd import supervise
+from dataflowd.engine import runner as runners
+from dataflowd.engine.runner import Runner
+from tests.fix_postgres import reachable_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dataflowd.settings import Settings
+
+LARGE = {"type": "order", "order": "x" * 4_000_000}  # more than a socket holds
+ENV = {"PATH": "/usr/bin:/bin"}
+
+
+async def received(wire: socket.socket, lines: int) -> list[dict[str, Any]]:
+    loop, got = asyncio.get_running_loop(), b""
+    while got.count(b"\n") < lines:
+        got += await loop.sock_recv(wire, 1 << 20)
+    return [json.loads(line) for line in got.splitlines()]
+
+
+async def test_whoever_is_cancelled_while_he_sends_leaves_no_half_line_to_his_neighbours() -> None:
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        for end in (ours, theirs):
+            end.setblocking(False)
+        one = Runner(("key",), reuse=2, slots=2)
+        one._connection = ours
+        async with anyio.create_task_group() as group:
+            group.start_soon(one.send, LARGE)
+            await anyio.wait_readable(theirs)  # the line has begun, and cannot be whole
+            group.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                async with anyio.create_task_group() as neighbour:
+                    neighbour.start_soon(one.send, {"type": "ping"})
+                    said = await received(theirs, 2)
+        assert [message["type"] for message in said] == ["order", "ping"]
+
+
+async def test_a_runner_that_does_not_read_is_killed_and_holds_up_no_cancel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runners, "SEND_SECONDS", 0.2)
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        ours.setblocking(False)
+        one = Runner(("key",), reuse=2, slots=2)
+        one._connection, one._child = ours, supervise.spawn(["sleep", "60"], env=ENV)
+        with anyio.fail_after(10):
+            await one.send(LARGE)
+            assert (await one._child.wait()).signal == "SIGKILL"
+
+
+@pytest.fixture
+def blocked(settings: Settings) -> Iterator[Settings]:
+    """No runner can have a directory."""
+    with reachable_directory() as short:  # where the path of a socket is longer, it is made elsewhere
+        (short / "run").touch()
+        yield settings.model_copy(update={"data_dir": short})
+
+
+async def test_a_runner_that_cannot_be_started_tells_so_to_whoever_waits_for_it(blocked: Settings) -> None:
+    one = Runner(("key",), reuse=2, slots=2)
+    one.start(blocked, {}, {})
+    with anyio.fail_after(10):
+        assert not await one.ready()
+        await one.stop()
+    assert "File exists" in one.how
+
+
+async def test_a_runner_that_several_kill_at_once_ends(settings: Settings, tmp_path: Path) -> None:
+    one = Runner(("key",), reuse=2, slots=2)
+    one.start(settings, {}, {"JAVA_HOME": str(tmp_path)})
+    while one.pid is None:
+        await anyio.lowlevel.checkpoint()
+    pid = one.pid
+    first = asyncio.create_task(one.kill())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    done, _ = await asyncio.wait({first, asyncio.create_task(one.kill())}, timeout=20)
+    assert len(done) == 2
+    assert one.ended.is_set()
+    assert supervise.started_at(pid) is None
