@@ -26,8 +26,9 @@ from pydantic import SecretStr
 from dataflowd import flow, migrate
 from dataflowd.embedded import postgres
 from dataflowd.settings import ENV_PREFIX, Settings
-from tests.chaos import processes
+from tests.chaos import audit, processes
 from tests.chaos.pipeline import WAREHOUSE, Branch
+from tests.chaos.witness import Witness
 from tests.fix_proxy import Relay
 
 if TYPE_CHECKING:
@@ -37,7 +38,9 @@ LEASE_SECONDS = 6
 DEEP_LEASE_SECONDS = 20  # a Spark application takes that long to start on a busy machine
 DISK_BYTES = 512 * 1024 * 1024
 RESTART_SECONDS = 1.0
+GC_INTERVAL_SECONDS = 20  # also: how long a fixed path may lead to the version before, after its daemon died
 END_SECONDS = 120.0
+STARVED_SECONDS = 2.0  # between two looks that are to be 50 ms apart, a statement's wait aside
 POLL_SECONDS = 0.05
 STATEMENT_MS = 5000
 PR_SET_CHILD_SUBREAPER = 36
@@ -48,12 +51,15 @@ SERVER_SETTINGS = {
     "synchronous_commit": "on",
     "full_page_writes": "off",
     "autovacuum_naptime": "5s",
+    # When a change was there for others to see; the checks of strict order need it.
+    "track_commit_timestamp": "on",
 }
 HAND = "chaos hand"
+# Names of Postgres' own are written out: an operator's session may have any search path.
 REGISTER = """
-    SELECT dataflow.ready(%s, ARRAY(
-        SELECT d FROM unnest(%s::text[]) AS d WHERE NOT EXISTS (
-            SELECT FROM dataflow.datastatus s WHERE s.datasetid = %s AND s.dataid = d AND s.locktype = 'OUT')))
+    SELECT dataflow.ready(%s::pg_catalog.text, ARRAY(
+        SELECT d FROM pg_catalog.unnest(%s::pg_catalog.text[]) AS d WHERE NOT EXISTS (
+            SELECT FROM dataflow.datastatus s WHERE s.datasetid = %s AND s.dataid = d AND s.locktype = 'OUT')), %s)
 """
 
 Row = tuple[Any, ...]
@@ -75,6 +81,7 @@ class Daemon:
     clock: Path | None = None
     starts: int = 0
     ends: list[int] = field(default_factory=list)
+    disturbances: list[tuple[float, float]] = field(default_factory=list)  # from, until: by time.time()
 
     @property
     def pid(self) -> int | None:
@@ -95,6 +102,10 @@ class Daemon:
         self.starts += 1
         self.is_frozen = False
 
+    def disturbed(self, seconds: float = 0.0) -> None:
+        """From now on, for so long: what it does meanwhile is excused."""
+        self.disturbances.append((time.time(), time.time() + seconds))
+
     def signal(self, number: signal.Signals) -> bool:
         if self.process is None or self.process.poll() is not None:
             return False
@@ -105,6 +116,7 @@ class Daemon:
         """Notes an end, and starts it again when it is due."""
         if self.process is not None and (ended := self.process.poll()) is not None:
             self.ends.append(ended)
+            self.disturbed()
             self.process = None
             self.down_until = max(self.down_until, now + RESTART_SECONDS)
         if self.process is None and now >= self.down_until:
@@ -129,6 +141,10 @@ class Stage:
     branches: list[Branch]
     daemons: list[Daemon] = field(default_factory=list)
     commands: list[tuple[list[str], subprocess.Popen[bytes]]] = field(default_factory=list)
+    session: dict[str, str] = field(default_factory=dict)  # what the operators' sessions have set
+    witness: Witness = field(default_factory=Witness)
+    starved: list[tuple[float, float]] = field(default_factory=list)  # when the machine gave us no time
+    looked: float = field(default_factory=time.monotonic)
     _connection: psycopg.Connection | None = None
 
     @property
@@ -138,13 +154,21 @@ class Stage:
     # --- the database, as an operator uses it ---
 
     def connect(self, application: str = HAND) -> psycopg.Connection:
-        return psycopg.connect(
+        connection = psycopg.connect(
             self.dsn,
             autocommit=True,
             application_name=application,
             connect_timeout=5,
             options=f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={STATEMENT_MS}",
         )
+        for name, value in self.session.items():
+            connection.execute("SELECT pg_catalog.set_config(%s, %s, false)", [name, value])
+        return connection
+
+    def set_session(self, settings: dict[str, str]) -> None:
+        """From the next statement on."""
+        self.session = settings
+        self.close()
 
     def rows(self, statement: str, *parameters: Any) -> list[Row]:
         """Raises psycopg.Error; the connection is made anew next time if it was lost."""
@@ -162,7 +186,9 @@ class Stage:
         self.rows("SELECT 1")
         assert self._connection is not None
         with self._connection.transaction():
-            self.rows("SELECT pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0))")
+            self.rows(
+                "SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('dataflow.claim', 0))"
+            )
             return self.rows(statement, *parameters)
 
     def close(self) -> None:
@@ -177,15 +203,16 @@ class Stage:
             allowed_hosts=[self.host],
         )
 
-    def apply(self, branch: Branch) -> None:
+    def apply(self, branch: Branch, *, prune: bool = False) -> None:
         with self.connect() as connection:
-            flow.apply(connection, flow.load(branch.flow, self.settings()), prune=False)
+            flow.apply(connection, flow.load(branch.flow, self.settings()), prune=prune)
 
-    def feed(self, branch: Branch, windows: int) -> None:
+    def feed(self, branch: Branch, windows: int, *, is_valid: bool = True) -> None:
         """What was not registered last time, because the database was away, is now."""
-        branch.unregistered += branch.arrive(windows)
-        self.rows(REGISTER, branch.raw, branch.unregistered, branch.raw)
-        branch.unregistered.clear()
+        branch.arrive(windows)
+        for dataset in list(branch.unregistered):
+            self.rows(REGISTER, dataset, branch.unregistered[dataset], dataset, is_valid)
+            del branch.unregistered[dataset]
 
     # --- the server ---
 
@@ -222,9 +249,12 @@ class Stage:
         with (self.directory / "ctl.log").open("ab") as log:
             log.write(f"$ dataflowctl {' '.join(arguments)}\n".encode())
             log.flush()
+            options = " ".join(f"-c {name}={_escaped(value)}" for name, value in self.session.items())
+            dsn = conninfo.make_conninfo(self.dsn, **({"options": options} if options else {}))
             process = subprocess.Popen(
                 [str(Path(sys.executable).parent / "dataflowctl"), *arguments],
-                env=self.variables(self.dsn, branch),
+                env=self.variables(dsn, branch)
+                | {"DATAFLOW_FLOWS": str(branch.flow), "DATAFLOW_LEASE": str(LEASE_SECONDS)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -235,14 +265,29 @@ class Stage:
     def look(self, *, restart: bool = True) -> None:
         """Starts what ended, and waits for what nobody else does."""
         now = time.monotonic()
+        if now - self.looked > STARVED_SECONDS:
+            self.starved.append((time.time() - (now - self.looked), time.time()))
+        self.looked = now
         for daemon in self.daemons:
             if restart:
                 daemon.look(now)
+        self.witness.look(self._hosts(), now)
         known = {daemon.pid for daemon in self.daemons} | {process.pid for _, process in self.commands}
         for pid in processes.children_of("self") - known:
             if processes.state(pid) == "Z":
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
+
+    def _hosts(self) -> list[tuple[int, bool]]:
+        """The processes that run attempts, and whether each is frozen."""
+        daemons = [(daemon.pid, daemon.is_frozen) for daemon in self.daemons if daemon.pid is not None]
+        alive = [process.pid for _, process in self.commands if process.poll() is None]
+        return daemons + [(pid, False) for pid in alive]
+
+    def disturbed(self, seconds: float) -> None:
+        """All of them: the server is away."""
+        for daemon in self.daemons:
+            daemon.disturbed(seconds)
 
     def stop_daemons(self) -> list[str]:
         """In order; what did not end by itself, or ended badly."""
@@ -274,6 +319,11 @@ class Stage:
             for pid in found
             if pid != server and "postgres" not in processes.command(pid)
         ]
+
+
+def _escaped(value: str) -> str:
+    """As libpq's `options` wants it."""
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")
 
 
 def find_faketime() -> Path | None:
@@ -335,6 +385,7 @@ def opened(engines: Sequence[str], daemons_each: int, *, keep: bool = False) -> 
         stack.callback(stage.close)
         with stage.connect() as connection:
             migrate.init(connection)
+            audit.install(connection)
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(WAREHOUSE)))
         for branch in branches:
             branch.directory.mkdir()
@@ -369,7 +420,7 @@ def _daemon(stage: Stage, branch: Branch, number: int, stack: ExitStack) -> Daem
         "DATAFLOW_STATEMENT_TIMEOUT": "10",
         "DATAFLOW_DRAIN_TIMEOUT": "5",
         "DATAFLOW_HTTP_PORT": "0",
-        "DATAFLOW_GC_INTERVAL": "45",
+        "DATAFLOW_GC_INTERVAL": str(GC_INTERVAL_SECONDS),
         "DATAFLOW_GC_GRACE": "5",
         "DATAFLOW_GC_RETENTION": "60",
         "DATAFLOW_MASTER": "local[1]",
