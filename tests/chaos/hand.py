@@ -88,7 +88,8 @@ class Hand(Operators, Keepers, Sessions):
         for daemon in self.stage.daemons:
             daemon.wire.resume()
         self.await_programs()
-        self.apply_last_versions()
+        for branch in self.stage.branches:
+            self.stage.reload(branch)
         self.stage.rows("UPDATE dataflow.control SET paused = false WHERE paused")
         self.stage.between_claims("UPDATE dataflow.control SET concurrency = NULL WHERE scope <> 'global'")
         self.stage.between_claims("SELECT dataflow.set_concurrency('global', %s)", GLOBAL_LIMIT)

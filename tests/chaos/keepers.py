@@ -47,9 +47,7 @@ class Keepers(Actor):
         for branch in self.stage.branches:
             branch.write_next_version(is_last=True)
             self.stage.apply(branch, prune=True)
-            for daemon in self.stage.daemons:
-                if daemon.branch is branch:
-                    daemon.signal(signal.SIGHUP)
+            self.stage.reload(branch)
 
     # --- deletes: what is forgotten is made anew ---
 

@@ -40,7 +40,7 @@ DISK_BYTES = 512 * 1024 * 1024
 RESTART_SECONDS = 1.0
 GC_INTERVAL_SECONDS = 20  # also: how long a fixed path may lead to the version before, after its daemon died
 END_SECONDS = 120.0
-STARVED_SECONDS = 2.0  # between two looks that are to be 50 ms apart, a statement's wait aside
+STARVED_SECONDS = 1.0  # by which a short sleep may be late before the machine is to blame for much
 POLL_SECONDS = 0.05
 STATEMENT_MS = 5000
 PR_SET_CHILD_SUBREAPER = 36
@@ -144,7 +144,6 @@ class Stage:
     session: dict[str, str] = field(default_factory=dict)  # what the operators' sessions have set
     witness: Witness = field(default_factory=Witness)
     starved: list[tuple[float, float]] = field(default_factory=list)  # when the machine gave us no time
-    looked: float = field(default_factory=time.monotonic)
     _connection: psycopg.Connection | None = None
 
     @property
@@ -265,9 +264,6 @@ class Stage:
     def look(self, *, restart: bool = True) -> None:
         """Starts what ended, and waits for what nobody else does."""
         now = time.monotonic()
-        if now - self.looked > STARVED_SECONDS:
-            self.starved.append((time.time() - (now - self.looked), time.time()))
-        self.looked = now
         for daemon in self.daemons:
             if restart:
                 daemon.look(now)
@@ -288,6 +284,17 @@ class Stage:
         """All of them: the server is away."""
         for daemon in self.daemons:
             daemon.disturbed(seconds)
+
+    def rest(self, seconds: float) -> None:
+        began = time.time()
+        time.sleep(seconds)
+        if time.time() - began > seconds + STARVED_SECONDS:
+            self.starved.append((began, time.time()))
+
+    def reload(self, branch: Branch) -> None:
+        for daemon in self.daemons:
+            if daemon.branch is branch:
+                daemon.signal(signal.SIGHUP)
 
     def stop_daemons(self) -> list[str]:
         """In order; what did not end by itself, or ended badly."""
