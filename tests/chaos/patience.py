@@ -24,9 +24,17 @@ FORGOTTEN_SECONDS = 5.0 * LEASE_SECONDS
 LATEST = 150  # runs of each job
 
 FIT = """
-    SELECT e.jobid, e.dataid FROM dataflow._evaluate(%s::pg_catalog.text[], %s::pg_catalog.text[]) AS e
-    JOIN dataflow.job j ON j.jobid = e.jobid
-    WHERE COALESCE(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) IS NULL AND j.retired IS NULL
+    WITH open AS MATERIALIZED (
+        SELECT r.jobid, r.dataid FROM pg_catalog.unnest(%s::pg_catalog.text[], %s::pg_catalog.text[]) AS r (jobid, dataid)
+        JOIN dataflow.job j ON j.jobid = r.jobid AND j.retired IS NULL
+        WHERE NOT EXISTS (
+            SELECT FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid
+            WHERE o.jobid = r.jobid AND s.dataid = r.dataid AND s.locktype = 'OUT' AND s.status IN ('READY', 'RUNNING'))
+    )
+    SELECT e.jobid, e.dataid
+    FROM (SELECT pg_catalog.array_agg(o.jobid) AS jobids, pg_catalog.array_agg(o.dataid) AS dataids FROM open o) AS a
+    CROSS JOIN LATERAL dataflow._evaluate(a.jobids, a.dataids) AS e
+    WHERE COALESCE(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) IS NULL
         AND NOT EXISTS (SELECT FROM dataflow.work w WHERE w.jobid = e.jobid AND w.dataid = e.dataid)
 """
 

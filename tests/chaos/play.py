@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.chaos import history, remains, schedule
+from tests.chaos import history, opening, remains, schedule
 from tests.chaos import stage as stages
 from tests.chaos.hand import Hand
 from tests.chaos.operators import GLOBAL_LIMIT
+from tests.chaos.patience import Patience
 from tests.chaos.report import Report
 from tests.chaos.verdict import Violation
 
@@ -72,14 +73,16 @@ def run(options: Options) -> Report:
     began = time.monotonic()
     report = Report(options.seed, options.minutes, list(options.engines))
     found: list[Violation] = []
-    with stages.opened(options.engines, options.daemons, keep=options.keep) as stage:
+    with opening.opened(options.engines, options.daemons, keep=options.keep) as stage:
         options.say(f"chaos: seed {options.seed}, stage {stage.directory}")
         report.not_to_be_had = _not_to_be_had(stage, options)
         hand = Hand(stage)
-        _hurt(stage, hand, options)
+        found += _hurt(stage, hand, options)
         options.say("chaos: faults are over, waiting for the pipeline to drain")
         mended = time.monotonic()
         hand.mend()
+        found += _settle(stage, options.drain_minutes * 60)
+        hand.apply_last_versions()
         found += _drain(stage, hand, options.drain_minutes * 60)
         report.drain_seconds = round(time.monotonic() - mended, 1)
         found += [Violation("program_stuck", each) for each in hand.await_programs()]
@@ -115,19 +118,20 @@ def _not_to_be_had(stage: Stage, options: Options) -> list[str]:
     return missing
 
 
-def _hurt(stage: Stage, hand: Hand, options: Options) -> None:
+def _hurt(stage: Stage, hand: Hand, options: Options) -> list[Violation]:
     stage.between_claims("SELECT dataflow.set_concurrency('global', %s)", GLOBAL_LIMIT)
     for branch in stage.branches:
         stage.feed(branch, options.windows if branch.engine != "spark" else 2)
-    stage.looked = time.monotonic()
     every = schedule.steps(options.seed, options.mean_pause)
     steps = (step for step in every if step.kind not in options.without)
     step = next(steps)
+    patience = Patience()
     start = time.monotonic()
     due, fed, recovered, said = start + step.pause, start, start, start
     while (now := time.monotonic()) < start + options.minutes * 60:
         hand.undo_what_is_due()
         stage.look()
+        patience.look(stage, now)
         if now >= due:
             hand.do(step)
             step = next(steps)
@@ -143,7 +147,8 @@ def _hurt(stage: Stage, hand: Hand, options: Options) -> None:
                 f"chaos: {(now - start) / 60:.0f} min, {sum(hand.done.values())} faults, {_progress(stage)}"
             )
             said = now
-        time.sleep(TICK_SECONDS)
+        stage.rest(TICK_SECONDS)
+    return patience.found
 
 
 def _feed(stage: Stage) -> None:
@@ -176,6 +181,32 @@ def _progress(stage: Stage) -> str:
     return "; ".join(parts)
 
 
+def _settle(stage: Stage, seconds: float) -> list[Violation]:
+    """Until nothing runs that can; then nothing may wait that could.
+
+    Before the last version is applied: that makes the queue anew, and what was forgotten before would be in it.
+    """
+    deadline = time.monotonic() + seconds
+    recovered = 0.0
+    while time.monotonic() < deadline:
+        stage.look()
+        if time.monotonic() > recovered + RECOVER_SECONDS:
+            _feed_what_is_left(stage)
+            stage.rows(RECOVER)
+            recovered = time.monotonic()
+        served = [f"{branch.prefix}_{job.step}" for branch in stage.branches for job in branch.declared]
+        if not stage.value(LIVE) and not stage.value(QUEUED, served):
+            break
+        stage.rest(stages.POLL_SECONDS * 10)
+    return remains.queue(stage)
+
+
+def _feed_what_is_left(stage: Stage) -> None:
+    for branch in stage.branches:
+        if branch.unregistered:
+            stage.feed(branch, 0)
+
+
 def _drain(stage: Stage, hand: Hand, seconds: float) -> list[Violation]:
     """Until all that is expected is READY, nothing runs and nothing is queued."""
     deadline = time.monotonic() + seconds
@@ -184,16 +215,14 @@ def _drain(stage: Stage, hand: Hand, seconds: float) -> list[Violation]:
         stage.look()
         hand.undo_what_is_due()
         if time.monotonic() > recovered + RECOVER_SECONDS:
-            for branch in stage.branches:
-                if branch.unregistered:
-                    stage.feed(branch, 0)
+            _feed_what_is_left(stage)
             stage.rows(RECOVER)
             stage.rows(COMPLETE)
             _release_what_came_late(stage)
             recovered = time.monotonic()
         if all(_is_drained(stage, branch) for branch in stage.branches) and not stage.value(LIVE):
             return []
-        time.sleep(stages.POLL_SECONDS * 10)
+        stage.rest(stages.POLL_SECONDS * 10)
     return [Violation("did_not_drain", each) for each in _why(stage)] or [
         Violation("did_not_drain", "work is left")
     ]

@@ -21,7 +21,7 @@ from tests.chaos.steps import Rows, read
 from tests.chaos.verdict import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tests.chaos.history import Chunk, History, Manifest
     from tests.chaos.stage import Stage
@@ -41,21 +41,22 @@ LOCKS = """
 
 
 def queue(stage: Stage) -> list[Violation]:
-    """Nothing waits that could run: the queue is what it would be if it were made anew, and that is nothing."""
+    """Nothing waits that could run: the queue is what it would be if it were made anew, and that is nothing.
+
+    Runs of a job that the present version does not declare wait for one that does.
+    """
+    served = {f"{branch.prefix}_{job.step}" for branch in stage.branches for job in branch.declared}
     with stage.connect() as connection, connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL statement_timeout = 0")
-        judged = judged_queue(connection)
-        before = connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall()
+        found = judged_queue(connection)
+        before = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
         connection.execute("SELECT dataflow.rebuild_work()")
-        after = connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall()
-    return (
-        [
-            Violation("waits_though_ready", f"{job}/{dataid} is not queued")
-            for job, dataid in set(after) - set(before)
-        ]
-        + [Violation("queued_for_nothing", f"{job}/{dataid}") for job, dataid in set(before)]
-        + judged
-    )
+        after = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
+    for job, dataid in sorted(after | before):
+        if job in served:
+            kind = "queued_for_nothing" if (job, dataid) in before else "waits_though_ready"
+            found.append(Violation(kind, f"{job}/{dataid}"))
+    return found
 
 
 def leftovers(stage: Stage) -> Iterator[Violation]:
@@ -158,12 +159,17 @@ def _astray(stage: Stage) -> list[str]:
         for name in branch.made
         if name in RENAMED
     ]
+    return astray(stage.data, stage.rows(CURRENT, datasets))
+
+
+def astray(data: Path, current: Iterable[tuple[str, ...]]) -> list[str]:
+    """`current`: dataset, dataid and the directory that is published."""
     found = []
-    for dataset, dataid, current in stage.rows(CURRENT, datasets):
-        link, wanted = stage.data / dataset / f"dataid={dataid}", Path(current.removeprefix("file://"))
-        if not link.is_symlink() or link.resolve() != wanted.resolve() or not link.is_dir():
+    for dataset, dataid, location in current:
+        link, wanted = data / dataset / f"dataid={dataid}", Path(location.removeprefix("file://"))
+        if not link.is_symlink() or not link.is_dir() or link.resolve() != wanted.resolve():
             leads = link.readlink() if link.is_symlink() else "nowhere"
-            found.append(f"{dataset}/{dataid} leads to {leads}, and {current} is current")
+            found.append(f"{dataset}/{dataid} leads to {leads}, and {location} is current")
     return found
 
 
@@ -171,17 +177,20 @@ def excuses(stage: Stage) -> Iterator[Violation]:
     """A daemon that was awake, and had its connection, never stops its attempts because it cannot prove its lease."""
     for daemon in stage.daemons:
         lines = daemon.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        for line in lines:
-            if '"lease.ending"' not in line:
-                continue
+        disturbances = (*daemon.disturbances, *stage.starved)
+        for line in unexcused(lines, disturbances, EXCUSED_LEASES * daemon.lease):
+            yield Violation("stopped_without_cause", f"{daemon.name}: {line[:300]}")
+
+
+def unexcused(
+    lines: Iterable[str], disturbances: Iterable[tuple[float, float]], seconds: float
+) -> Iterator[str]:
+    """`seconds`: what ended so long before may have cost the last renewal."""
+    for line in lines:
+        if '"lease.ending"' in line:
             moment = datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp()
-            # What ended this long before may have cost the last renewal.
-            since = moment - EXCUSED_LEASES * daemon.lease
-            is_excused = any(
-                start <= moment and end >= since for start, end in (*daemon.disturbances, *stage.starved)
-            )
-            if not is_excused:
-                yield Violation("stopped_without_cause", f"{daemon.name}: {line[:300]}")
+            if not any(start <= moment and end >= moment - seconds for start, end in disturbances):
+                yield line
 
 
 def _is_table(manifest: Manifest) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.chaos import processes
 
-TOGETHER_SECONDS = 0.5  # a killed process takes a moment to be gone
+TOGETHER_SECONDS = 0.3  # a killed process takes a moment to be gone
 SETTLE_SECONDS = 3.0  # that a daemon has, once it is awake, to stop what is no longer its own
 ASLEEP = "TtZX"  # states of processes that do nothing
 
