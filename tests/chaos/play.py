@@ -120,6 +120,10 @@ def _not_to_be_had(stage: Stage, options: Options) -> list[str]:
 
 def _hurt(stage: Stage, hand: Hand, options: Options) -> list[Violation]:
     stage.between_claims("SELECT dataflow.set_concurrency('global', %s)", GLOBAL_LIMIT)
+    for daemon in stage.daemons:
+        stage.between_claims(
+            "SELECT dataflow.set_concurrency(%s, %s)", f"daemon:{daemon.name}", daemon.places
+        )
     for branch in stage.branches:
         stage.feed(branch, options.windows if branch.engine != "spark" else 2)
     every = schedule.steps(options.seed, options.mean_pause)
@@ -271,3 +275,9 @@ def _fill(report: Report, story: History, stage: Stage, hand: Hand) -> None:
     report.daemon_starts = sum(daemon.starts for daemon in stage.daemons)
     report.code_versions = sum(branch.version for branch in stage.branches)
     report.operator_programs = len(stage.commands)
+    report.program_ends = dict(
+        Counter(f"{words[0]} {process.returncode}" for words, process in stage.commands)
+    )
+    report.forced = sum(attempt.forced for attempt in story.attempts.values())
+    report.deleted = sum(attempt.deleted is not None for attempt in story.attempts.values())
+    report.scripts_seen = stage.witness.seen

@@ -64,6 +64,7 @@ class Daemon:
     clock: Path | None = None
     starts: int = 0
     ends: list[int] = field(default_factory=list)
+    places: int = 2  # attempts at a time, unless an operator says otherwise
     disturbances: list[tuple[float, float]] = field(default_factory=list)  # from, until: by time.time()
 
     @property
