@@ -30,6 +30,12 @@ def main() -> None:
     parser.add_argument(
         "--drain", type=float, default=15, help="minutes in which all must be READY afterwards"
     )
+    parser.add_argument(
+        "--without",
+        default="",
+        metavar="KIND,...",
+        help="pass over these kinds; the rest of the schedule stays",
+    )
     parser.add_argument("--report", type=Path, help="where the report is written as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the database and all files for a look")
     arguments = parser.parse_args()
@@ -46,6 +52,7 @@ def main() -> None:
                 daemons=arguments.daemons,
                 mean_pause=arguments.pause,
                 drain_minutes=arguments.drain,
+                without=_kinds(parser, arguments.without),
                 keep=arguments.keep,
                 say=lambda line: print(line, flush=True),
             )
@@ -57,6 +64,13 @@ def main() -> None:
         write(report, arguments.report)
     print(report.text(), flush=True)
     sys.exit(1 if report.violations else 0)
+
+
+def _kinds(parser: argparse.ArgumentParser, named: str) -> frozenset[str]:
+    kinds = frozenset(filter(None, named.split(",")))
+    if unknown := kinds - schedule.WEIGHTS.keys():
+        parser.error(f"no such kind: {', '.join(sorted(unknown))}; there are {', '.join(schedule.WEIGHTS)}")
+    return kinds
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ import psycopg
 
 from tests.chaos import processes
 from tests.chaos import stage as stages
+from tests.chaos.keepers import Keepers
 from tests.chaos.operators import GLOBAL_LIMIT, Operators
+from tests.chaos.sessions import Sessions
 from tests.chaos.stage import LEASE_SECONDS, Daemon, Stage
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ BALLAST_BYTES = (1 << 20, 1 << 12)  # large pieces, then the rest
 CLOCK_JUMPS = ("+3600", "-3600", "+86400", "-120", "+30", "+7")
 
 
-class Hand(Operators):
+class Hand(Operators, Keepers, Sessions):
     def __init__(self, stage: Stage) -> None:
         super().__init__(stage)
         self.done: Counter[str] = Counter()
@@ -85,6 +87,9 @@ class Hand(Operators):
                 time.sleep(stages.POLL_SECONDS)
         for daemon in self.stage.daemons:
             daemon.wire.resume()
+        self.await_programs()
+        for branch in self.stage.branches:
+            self.stage.reload(branch)
         self.stage.rows("UPDATE dataflow.control SET paused = false WHERE paused")
         self.stage.between_claims("UPDATE dataflow.control SET concurrency = NULL WHERE scope <> 'global'")
         self.stage.between_claims("SELECT dataflow.set_concurrency('global', %s)", GLOBAL_LIMIT)
@@ -92,6 +97,7 @@ class Hand(Operators):
             "SELECT dataflow.release(datasetid, dataid) FROM dataflow.datastatus"
             " WHERE locktype = 'OUT' AND status IN ('HOLD', 'PENDING')"
         )
+        self.vouch_for_all()
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
         heapq.heappush(self._undo, (time.monotonic() + seconds, next(self._order), action))
@@ -139,6 +145,7 @@ class Hand(Operators):
             return False
         frozen = daemon.process
         daemon.is_frozen = True
+        daemon.disturbed(seconds)
 
         def thaw() -> None:
             if daemon.process is frozen:
@@ -218,13 +225,16 @@ class Hand(Operators):
         if self.is_server_down or not self.stage.stop_server(number):
             return False
         self.is_server_down = True
-        self.later(step.between(0, LEASE_SECONDS), self._start_server)
+        seconds = step.between(0, LEASE_SECONDS)
+        self.stage.disturbed(seconds)
+        self.later(seconds, self._start_server)
         return True
 
     def _start_server(self) -> None:
         if self.is_server_down:
             self.stage.start_server()
             self.is_server_down = False
+            self.stage.disturbed(0)
 
     def session_terminate(self, step: Step) -> bool:
         found = self.stage.rows(
@@ -233,6 +243,7 @@ class Hand(Operators):
         if not found:
             return False
         [pid] = step.choose(found)
+        self.stage.disturbed(0)
         return bool(self.stage.value("SELECT pg_terminate_backend(%s)", pid))
 
     # --- wires ---
@@ -242,6 +253,7 @@ class Hand(Operators):
         if daemon.name in self._disturbed:
             return False
         disturb(daemon)
+        daemon.disturbed(seconds)
         self._disturbed.add(daemon.name)
 
         def resume() -> None:
@@ -265,7 +277,9 @@ class Hand(Operators):
         return self._disturb(step, lambda d: d.wire.deafen(), step.between(1, 8))
 
     def wire_reset(self, step: Step) -> bool:
-        step.choose(self.stage.daemons).wire.reset()
+        daemon = step.choose(self.stage.daemons)
+        daemon.disturbed()
+        daemon.wire.reset()
         return True
 
     # --- the host ---

@@ -1,4 +1,4 @@
-"""What the database keeps of a run of chaos, read once, for the checks."""
+"""What the database keeps of a run of chaos, read once, for the checks; what was deleted meanwhile, audit.py has kept."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class Attempt:
     ended: datetime | None
     outcome: str | None
     code_hash: str | None
+    forced: bool = False
+    deleted: datetime | None = None
 
     @property
     def run(self) -> tuple[str, str]:
@@ -43,6 +45,8 @@ class Manifest:
     files: list[dict[str, Any]]
     rows: int | None
     is_collected: bool
+    published: datetime | None = None
+    deleted: datetime | None = None
 
     @property
     def chunk(self) -> Chunk:
@@ -61,6 +65,7 @@ class Event:
     attempt: int | None
     was: str | None
     now: str | None
+    committed: datetime | None = None  # others cannot have seen it before
 
     @property
     def chunk(self) -> Chunk:
@@ -74,6 +79,16 @@ class Control:
     scope: str
     concurrency: int | None
     is_paused: bool
+
+
+@dataclass(frozen=True)
+class Vouched:
+    """From here on a chunk was validated, or was not."""
+
+    at: datetime
+    datasetid: str
+    dataid: str
+    is_valid: bool
 
 
 @dataclass(frozen=True)
@@ -99,24 +114,32 @@ class History:
     events: list[Event]
     controls: list[Control]
     statuses: dict[Chunk, Status]
+    vouched: list[Vouched] = field(default_factory=list)
     by_chunk: dict[Chunk, list[Event]] = field(default_factory=dict)
+    written: dict[int, set[str]] = field(
+        default_factory=dict
+    )  # attempt -> the datasets that it began to write
 
     def __post_init__(self) -> None:
         for event in self.events:
             self.by_chunk.setdefault(event.chunk, []).append(event)
+            if event.now == "RUNNING" and event.attempt is not None:
+                self.written.setdefault(event.attempt, set()).add(event.datasetid)
 
 
-OUTPUTS = "SELECT jobid::text, array_agg(datasetid::text ORDER BY datasetid) FROM dataflow.job_output GROUP BY jobid"
 ATTEMPTS = """
-    SELECT attempt, jobid::text, dataid::text, number, daemon::text, inputs, claimed, ended, outcome, code_hash
-    FROM dataflow.attempt ORDER BY attempt
+    SELECT attempt, jobid::text, dataid::text, number, daemon::text, inputs, claimed, ended, outcome, code_hash, forced, deleted
+    FROM (SELECT a.*, NULL::timestamptz AS deleted FROM dataflow.attempt a UNION ALL SELECT * FROM chaos.attempt) AS a ORDER BY attempt
 """
 MANIFESTS = """
-    SELECT datasetid::text, dataid::text, version, attempt, location, files, rows, collected IS NOT NULL AS is_collected
-    FROM dataflow.manifest ORDER BY datasetid, dataid, version
+    SELECT datasetid::text, dataid::text, version, attempt, location, files, rows, collected IS NOT NULL AS is_collected, published, deleted
+    FROM (SELECT m.*, NULL::timestamptz AS deleted FROM dataflow.manifest m UNION ALL SELECT * FROM chaos.manifest) AS m
+    ORDER BY datasetid, dataid, published, version
 """
+VOUCHED = "SELECT at, datasetid, dataid, is_valid FROM chaos.vouched ORDER BY at"
 EVENTS = """
-    SELECT event, at, application, datasetid::text, dataid::text, attempt, from_status AS was, to_status AS now
+    SELECT event, at, application, datasetid::text, dataid::text, attempt, from_status AS was, to_status AS now,
+        pg_xact_commit_timestamp(xmin) AS committed
     FROM dataflow.event
     WHERE kind = 'status' AND datasetid IS NOT NULL AND (from_status IS NOT NULL OR to_status IS NOT NULL)
     ORDER BY event
@@ -131,16 +154,19 @@ STATUSES = """
 """
 
 
-def load(connection: psycopg.Connection) -> History:
+def load(connection: psycopg.Connection, outputs: dict[str, list[str]]) -> History:
+    """`outputs`: those that each job has in every version of its flow."""
+
     def every(kind: type[Any], statement: str) -> list[Any]:
         with connection.cursor(row_factory=class_row(kind)) as cursor:
             return cursor.execute(statement.encode()).fetchall()
 
     return History(
-        outputs=dict(connection.execute(OUTPUTS).fetchall()),
+        outputs=outputs,
         attempts={attempt.attempt: attempt for attempt in every(Attempt, ATTEMPTS)},
         manifests=every(Manifest, MANIFESTS),
         events=every(Event, EVENTS),
         controls=every(Control, CONTROLS),
         statuses={status.chunk: status for status in every(Status, STATUSES)},
+        vouched=every(Vouched, VOUCHED),
     )

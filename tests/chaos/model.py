@@ -3,6 +3,8 @@
 One run, two daemons, an operator who resubmits, and a consumer who reads. Faults are a lost connection, a daemon that is
 frozen (SIGSTOP, a paused machine) while its runner goes on, and a crash. Each action below is one transaction of the SQL
 functions, or one step of a daemon; its guard is what the function checks. Time is not counted: a lease may end at any moment.
+That a claim is committed, and that its daemon knows of it, are two things: a reply that is under way is lost with the
+connection, and anything may happen to the attempt before the daemon is told of it by `retake`.
 
 Safe means: a production is published once; what a consumer reads is what was published; and two runners work on the run
 at the same time only where the older one's daemon is frozen and cannot know. Live means: from every state, once faults stop,
@@ -13,8 +15,8 @@ model sees nothing.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,6 +32,9 @@ class Protections:
     lock: bool = True  # rescue and claim need the run's advisory lock to be free
     own_directory: bool = True  # an attempt writes where nobody else does
     let_go: bool = True  # a cancelled run is not claimed before its runner is known, or due, to have stopped
+    returns_cancelled: bool = True  # retake names cancelled attempts too: who never started one lets it go
+    returns_unknown: bool = True  # a live attempt that its daemon knows nothing of is given back
+    returns_locked: bool = True  # retake names its attempts also where another session has the lock
 
 
 @dataclass(frozen=True)
@@ -39,24 +44,28 @@ class Bounds:
     crashes: int = 1
 
 
-@dataclass(frozen=True)
-class Daemon:
+# Both are made and looked up a million times; tuples do that several times as fast as dataclasses.
+class Daemon(NamedTuple):
     incarnation: int = 0
     is_connected: bool = True
     has_lease: bool = True
     is_frozen: bool = False
+    awaited: int = NONE  # the attempt that it has claimed, if the reply is under way
     runner: int = NONE  # the attempt that its runner works on
     has_written: bool = False
+    returns: tuple[int, ...] = ()  # attempts that it does not run, and has yet to say so
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     status: str = "RESUBMIT"
     live: int = NONE  # the attempt whose row has not ended
     owner: tuple[int, int] = (NOBODY, 0)  # daemon and incarnation of that attempt
     made: int = 0
-    stopping: tuple[int, ...] = ()  # daemons with a cancelled attempt of theirs that they have not let go
+    cancelled: tuple[
+        tuple[int, int, int], ...
+    ] = ()  # attempt, daemon, incarnation: those that nobody has let go
     lock: int = NOBODY  # the daemon whose session holds the run's advisory lock
+    held: int = 0  # how often: a session may take its own lock again
     production: int = 1
     published: tuple[int, ...] = (0,)  # how often, for each production
     pointer: int = NONE  # the attempt whose output the manifest names
@@ -78,24 +87,25 @@ def steps(state: State, protections: Protections, bounds: Bounds) -> Iterator[St
     """What may happen next without a fault."""
     for number in range(len(state.daemons)):
         yield from _claim(state, number, protections, bounds)
+        yield from _reply(state, number)
         yield from _runner(state, number, protections)
         yield from _finish(state, number, protections)
-        yield from _daemon(state, number)
+        yield from _return(state, number)
+        yield from _daemon(state, number, protections)
         yield from _rescue(state, number, protections)
     if state.status == "READY" and not state.is_read:
-        yield "a consumer begins to read", replace(state, is_read=True)
+        yield "a consumer begins to read", state._replace(is_read=True)
     if state.is_read:
-        yield "the consumer ends", replace(state, is_read=False)
+        yield "the consumer ends", state._replace(is_read=False)
 
 
 def faults(state: State, bounds: Bounds) -> Iterator[Step]:
     """What may go wrong, and what a person may do."""
-    if state.production < bounds.productions and state.status in {"READY", "RUNNING"}:
-        is_new = state.status == "READY"
+    is_new = state.status == "READY"
+    if state.status == "RUNNING" or (is_new and state.production < bounds.productions):
         yield (
             "an operator resubmits",
-            replace(
-                _ended(state),
+            _ended(state)._replace(
                 status="RESUBMIT",
                 production=state.production + is_new,
                 published=state.published + (0,) * is_new,
@@ -107,23 +117,17 @@ def faults(state: State, bounds: Bounds) -> Iterator[Step]:
         if daemon.has_lease:
             # One that is awake and cut off stops its runners before the lease ends.
             stops = not daemon.is_connected and not daemon.is_frozen
-            yield (
-                f"the lease of {number} ends",
-                _with(
-                    state,
-                    number,
-                    has_lease=False,
-                    **({"runner": NONE, "has_written": False} if stops else {}),
-                ),
-            )
+            ended = _with(state, number, has_lease=False)
+            yield f"the lease of {number} ends", _stopped(ended, number) if stops else ended
         if not daemon.is_frozen:
             yield f"{number} freezes", _with(state, number, is_frozen=True)
         if state.crashes < bounds.crashes:
             # Its runner dies with it; the next incarnation has yet to register.
-            dead = replace(_disconnected(state, number), crashes=state.crashes + 1)
-            dead = replace(dead, stopping=tuple(each for each in dead.stopping if each != number))
+            dead = _disconnected(state, number)._replace(crashes=state.crashes + 1)
             fresh = Daemon(incarnation=daemon.incarnation + 1, is_connected=False, has_lease=False)
-            yield f"{number} crashes and starts again", _put(dead, number, fresh)
+            # What it had cancelled names an incarnation that is no more: nobody asks for it.
+            others = tuple(each for each in dead.cancelled if each[1] != number)
+            yield f"{number} crashes and starts again", _put(dead._replace(cancelled=others), number, fresh)
 
 
 def _claim(state: State, number: int, protections: Protections, bounds: Bounds) -> Iterator[Step]:
@@ -133,21 +137,28 @@ def _claim(state: State, number: int, protections: Protections, bounds: Bounds) 
         return
     if protections.lock and state.lock not in {NOBODY, number}:
         return
-    if protections.let_go and any(each == number or state.daemons[each].has_lease for each in state.stopping):
+    if protections.let_go and any(
+        attempt == state.made
+        and state.daemons[holder].incarnation == incarnation
+        and (holder == number or state.daemons[holder].has_lease)
+        for attempt, holder, incarnation in state.cancelled
+    ):
         return
     attempt = state.made + 1
-    claimed = replace(
-        state,
-        status="RUNNING",
-        live=attempt,
-        owner=(number, daemon.incarnation),
-        made=attempt,
-        lock=number if protections.lock else NOBODY,
-    )
+    claimed = state._replace(status="RUNNING", live=attempt, owner=(number, daemon.incarnation), made=attempt)
     yield (
         f"{number} claims, attempt {attempt}",
-        _with(replace(claimed, is_doubled=daemon.runner != NONE), number, runner=attempt, has_written=False),
+        _with(_locked(claimed, number) if protections.lock else claimed, number, awaited=attempt),
     )
+
+
+def _reply(state: State, number: int) -> Iterator[Step]:
+    """The daemon starts what it is told of, whatever has become of it meanwhile."""
+    daemon = state.daemons[number]
+    if daemon.awaited and daemon.is_connected and not daemon.is_frozen:
+        begun = _with(state, number, awaited=NONE, runner=daemon.awaited, has_written=False)
+        doubled = begun._replace(is_doubled=begun.is_doubled or daemon.runner != NONE)
+        yield f"{number} hears of attempt {daemon.awaited}", doubled
 
 
 def _runner(state: State, number: int, protections: Protections) -> Iterator[Step]:
@@ -155,7 +166,7 @@ def _runner(state: State, number: int, protections: Protections) -> Iterator[Ste
     daemon = state.daemons[number]
     if daemon.runner and not daemon.has_written:
         is_the_place = not protections.own_directory or daemon.runner == state.pointer
-        written = replace(state, writer=daemon.runner) if is_the_place else state
+        written = state._replace(writer=daemon.runner) if is_the_place else state
         yield f"the runner of {number} has written", _with(written, number, has_written=True)
 
 
@@ -165,14 +176,11 @@ def _finish(state: State, number: int, protections: Protections) -> Iterator[Ste
     if not (daemon.runner and daemon.has_written and not daemon.is_frozen):
         return
     idle = _with(state, number, runner=NONE, has_written=False)
-    idle = replace(idle, stopping=tuple(each for each in idle.stopping if each != number))
-    mine = (number, daemon.incarnation)
     if state.status == "RUNNING" and (state.live == daemon.runner or not protections.token):
         counts = (*state.published[:-1], state.published[-1] + 1)
         yield (
             f"{number} publishes attempt {daemon.runner}",
-            replace(
-                _unlocked(idle, number) if state.owner == mine else idle,
+            _unlocked(idle, number)._replace(
                 status="READY",
                 live=NONE if protections.token else state.live,
                 owner=(NOBODY, 0),
@@ -183,46 +191,63 @@ def _finish(state: State, number: int, protections: Protections) -> Iterator[Ste
         )
     elif not protections.token and state.status == "READY":
         counts = (*state.published[:-1], state.published[-1] + 1)
-        yield f"{number} publishes attempt {daemon.runner}", replace(idle, published=counts)
+        yield f"{number} publishes attempt {daemon.runner}", idle._replace(published=counts)
     else:
-        yield f"{number} is fenced", _unlocked(idle, number) if state.owner != mine else idle
+        yield f"{number} is fenced", _let_go(idle, number, daemon.runner)
 
 
-def _daemon(state: State, number: int) -> Iterator[Step]:
+def _return(state: State, number: int) -> Iterator[Step]:
+    """finish(), of an attempt that is not run: a live one is given back, a cancelled one let go."""
     daemon = state.daemons[number]
-    mine = (number, daemon.incarnation)
+    if not daemon.returns or not daemon.is_connected or daemon.is_frozen:
+        return
+    attempt, *rest = daemon.returns
+    said = _with(state, number, returns=tuple(rest))
+    if state.live == attempt:
+        given_back = said._replace(status="RESUBMIT", live=NONE, owner=(NOBODY, 0))
+        yield f"{number} gives attempt {attempt} back", _unlocked(given_back, number)
+    else:
+        yield f"{number} says that attempt {attempt} has stopped", _let_go(said, number, attempt)
+
+
+def _daemon(state: State, number: int, protections: Protections) -> Iterator[Step]:
+    daemon = state.daemons[number]
     if daemon.is_frozen:
         yield f"{number} wakes", _with(state, number, is_frozen=False)
         return
     if not daemon.is_connected:
-        # retake(): the lock again where it is free, and only what is still its own goes on.
-        is_mine = state.owner == mine and state.lock in {NOBODY, number}
-        back = _with(
-            state,
-            number,
-            is_connected=True,
-            has_lease=True,
-            runner=daemon.runner if is_mine and state.live == daemon.runner else NONE,
-            has_written=daemon.has_written and is_mine and state.live == daemon.runner,
-        )
-        back = replace(back, stopping=tuple(each for each in back.stopping if each != number))
-        yield f"{number} is connected again", replace(back, lock=number) if is_mine else back
-        return
-    if state.owner == mine and state.live != daemon.runner:
-        # It stopped its runner when it could not prove the claim, or never heard that it had one.
-        given_back = replace(state, status="RESUBMIT", live=NONE, owner=(NOBODY, 0))
-        yield f"{number} gives attempt {state.live} back", _unlocked(given_back, number)
+        yield f"{number} is connected again", _retaken(state, number, protections)
         return
     if not daemon.has_lease:
         yield f"{number} renews its lease", _with(state, number, has_lease=True)
     if daemon.runner and state.live != daemon.runner:
-        stopped = _with(state, number, runner=NONE, has_written=False)
-        stopped = replace(stopped, stopping=tuple(each for each in stopped.stopping if each != number))
-        is_others = state.owner != mine
-        yield (
-            f"{number} stops what is no longer its own",
-            _unlocked(stopped, number) if is_others else stopped,
-        )
+        yield f"{number} stops what is no longer its own", _stopped(state, number)
+
+
+def _retaken(state: State, number: int, protections: Protections) -> State:
+    """retake(): the lock again for each attempt of this incarnation, live or cancelled, where it is free.
+
+    What is live and known goes on; all else that is known is stopped. What is not known was claimed by a reply that was lost.
+    """
+    daemon = state.daemons[number]
+    mine = (number, daemon.incarnation)
+    after = _with(state, number, is_connected=True, has_lease=True)
+    is_free = state.lock in {NOBODY, number}
+    live = [state.live] if state.live and state.owner == mine else []
+    cancelled = [attempt for attempt, *holder in state.cancelled if tuple(holder) == mine]
+    for _ in (*live, *cancelled) if is_free else ():
+        after = _locked(after, number)
+    if daemon.runner and not (daemon.runner in live and is_free):
+        after = _stopped(after, number)
+    if not is_free and not protections.returns_locked:
+        live, cancelled = [], []
+    told = [
+        *(live if protections.returns_unknown else []),
+        *(cancelled if protections.returns_cancelled else []),
+    ]
+    known = {daemon.runner, *daemon.returns}
+    unknown = [attempt for attempt in told if attempt not in known]
+    return _with(after, number, returns=(*after.daemons[number].returns, *unknown))
 
 
 def _rescue(state: State, number: int, protections: Protections) -> Iterator[Step]:
@@ -234,12 +259,12 @@ def _rescue(state: State, number: int, protections: Protections) -> Iterator[Ste
     has_lease = owner.has_lease and owner.incarnation == incarnation
     if (protections.lease and has_lease) or (protections.lock and state.lock != NOBODY):
         return
-    # An attempt of this very session is not an orphan: the daemon knows it.
-    if holder == number and owner.incarnation == incarnation and owner.runner == state.live:
+    # An attempt of this very session is not an orphan: the daemon knows it, or is about to.
+    if holder == number and owner.incarnation == incarnation and state.live in {owner.runner, owner.awaited}:
         return
     yield (
         f"{number} rescues attempt {state.live}",
-        replace(state, status="RESUBMIT", live=NONE, owner=(NOBODY, 0)),
+        state._replace(status="RESUBMIT", live=NONE, owner=(NOBODY, 0)),
     )
 
 
@@ -247,27 +272,50 @@ def _ended(state: State) -> State:
     """The live attempt, if there is one, is cancelled: its token dies, its daemon has yet to stop it."""
     if state.live == NONE:
         return state
-    holder, incarnation = state.owner
-    is_there = state.daemons[holder].incarnation == incarnation and state.daemons[holder].runner == state.live
-    stopping = tuple(sorted({*state.stopping, holder})) if is_there else state.stopping
-    return replace(state, live=NONE, owner=(NOBODY, 0), stopping=stopping)
+    cancelled = (*state.cancelled, (state.live, *state.owner))
+    return state._replace(live=NONE, owner=(NOBODY, 0), cancelled=cancelled)
+
+
+def _stopped(state: State, number: int) -> State:
+    """Its runner is gone, which it has yet to say."""
+    daemon = state.daemons[number]
+    if daemon.runner == NONE:
+        return state
+    return _with(state, number, runner=NONE, has_written=False, returns=(*daemon.returns, daemon.runner))
+
+
+def _let_go(state: State, number: int, attempt: int) -> State:
+    """Of an attempt that was lost there is nothing to let go, and no lock."""
+    mine = (attempt, number, state.daemons[number].incarnation)
+    if mine not in state.cancelled:
+        return state
+    kept = tuple(each for each in state.cancelled if each != mine)
+    return _unlocked(state._replace(cancelled=kept), number)
 
 
 def _disconnected(state: State, number: int) -> State:
-    return _unlocked(_with(state, number, is_connected=False), number)
+    """The session's locks go with it, however often it had them, and so does a reply that was under way."""
+    cut_off = _with(state, number, is_connected=False, awaited=NONE)
+    return cut_off._replace(lock=NOBODY, held=0) if state.lock == number else cut_off
+
+
+def _locked(state: State, number: int) -> State:
+    return state._replace(lock=number, held=state.held + 1 if state.lock == number else 1)
 
 
 def _unlocked(state: State, number: int) -> State:
-    return replace(state, lock=NOBODY) if state.lock == number else state
+    if state.lock != number:
+        return state
+    return state._replace(lock=number if state.held > 1 else NOBODY, held=state.held - 1)
 
 
 def _with(state: State, number: int, **changes: Any) -> State:
-    return _put(state, number, replace(state.daemons[number], **changes))
+    return _put(state, number, state.daemons[number]._replace(**changes))
 
 
 def _put(state: State, number: int, daemon: Daemon) -> State:
     first, second = state.daemons
-    return replace(state, daemons=(daemon, second) if number == 0 else (first, daemon))
+    return state._replace(daemons=(daemon, second) if number == 0 else (first, daemon))
 
 
 def broken_promise(state: State) -> str:
@@ -305,9 +353,10 @@ def explore(protections: Protections | None = None, bounds: Bounds | None = None
     while waiting:
         state = waiting.popleft()
         calm = list(steps(state, protections, bounds))
-        healthy[state] = [after for _, after in calm]
-        for action, after in [*calm, *faults(state, bounds)]:
+        healthy[state] = [_either_way(after) for _, after in calm]
+        for action, reached in [*calm, *faults(state, bounds)]:
             transitions += 1
+            after = _either_way(reached)
             if after not in came_from:
                 came_from[after] = (action, state)
                 waiting.append(after)
@@ -337,6 +386,20 @@ def _check_liveness(
     stuck = [state for state in healthy if state not in reached and state.made < bounds.attempts]
     if stuck:
         raise BrokenError(f"nothing leads to READY any more: {' -> '.join(_story(came_from, stuck[0]))}")
+
+
+def _either_way(state: State) -> State:
+    """The two daemons are alike: a state and its mirror image are one."""
+    first, second = state.daemons
+    if first >= second:
+        return state
+    other = {0: 1, 1: 0, NOBODY: NOBODY}
+    return state._replace(
+        daemons=(second, first),
+        owner=(other[state.owner[0]], state.owner[1]),
+        lock=other[state.lock],
+        cancelled=tuple((attempt, other[holder], born) for attempt, holder, born in state.cancelled),
+    )
 
 
 def _story(came_from: dict[State, Step | None], state: State) -> list[str]:

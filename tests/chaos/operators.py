@@ -1,4 +1,4 @@
-"""What operators do meanwhile: limits, pauses, holds, resubmits, cancels, new code, and plain UPDATEs in psql.
+"""What operators do meanwhile: limits, pauses, holds, resubmits, cancels, and plain UPDATEs in psql.
 
 Their statements go through SQL, some through dataflowctl as a process of its own. A statement that fails because the server
 is away has had no effect, or has had its effect without an answer, and nobody relies on it; what the server has confirmed
@@ -7,71 +7,19 @@ is noted, and must be found in history.
 
 from __future__ import annotations
 
-import signal
-import subprocess
-from abc import ABC, abstractmethod
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import psycopg
 from psycopg.types.json import Jsonb
 
-from dataflowd.errors import DataflowError
-from tests.chaos import stage as stages
-from tests.chaos.pipeline import COLUMNS
-from tests.chaos.steps import WINDOW
+from tests.chaos.actor import RESUBMIT, Actor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from datetime import datetime
-
-    from tests.chaos.pipeline import Branch
     from tests.chaos.schedule import Step
-    from tests.chaos.stage import Stage
 
-RECENT = 120  # chunks among which an operator chooses
-PROGRAMS_AT_ONCE = 2
-GLOBAL_LIMIT = 6
-
-RUNNING = (
-    "SELECT jobid, dataid FROM dataflow.attempt WHERE ended IS NULL AND jobid <> ALL (%s) ORDER BY attempt"
-)
-RESUBMIT = """
-    UPDATE dataflow.datastatus SET status = 'RESUBMIT'
-    WHERE datasetid = %s AND dataid = ANY (%s::text[]) AND locktype = 'OUT'
-    RETURNING datasetid, dataid, clock_timestamp()
-"""
+GLOBAL_LIMIT = 9  # more than the daemons may take: there is a place for runs by hand
 
 
-class Operators(ABC):
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.confirmed: dict[
-            tuple[str, str], datetime
-        ] = {}  # chunk -> its last RESUBMIT by hand, by the server's clock
-
-    @abstractmethod
-    def later(self, seconds: float, action: Callable[[], object]) -> None: ...
-
-    def _branch(self, step: Step) -> Branch:
-        quick = [branch for branch in self.stage.branches if branch.engine != "spark"]
-        return step.choose(quick if step.spares_spark else self.stage.branches, 2)
-
-    def _running(self, step: Step) -> tuple[str, str] | None:
-        """A run that is being executed."""
-        slow = [
-            branch.jobs for branch in self.stage.branches if branch.engine == "spark" and step.spares_spark
-        ]
-        found = self.stage.rows(RUNNING, [job for jobs in slow for job in jobs])
-        return step.choose(found) if found else None
-
-    def _chunk(self, step: Step) -> tuple[str, int]:
-        """A recent one, of any dataset of any flow, whether it is there or not."""
-        branch = self._branch(step)
-        name = step.choose([name for name in COLUMNS if name != "raw"])
-        fed = branch.fed // WINDOW if name == "total" else branch.fed
-        return f"{branch.prefix}_{name}", max(0, fed - 1 - int(step.picks[1] * min(fed, RECENT)))
-
+class Operators(Actor):
     def concurrency(self, step: Step) -> bool:
         """Between claims, so that history is exact; now and then what is too much is cancelled."""
         jobs = [f"job:{job}" for branch in self.stage.branches for job in branch.jobs]
@@ -88,7 +36,8 @@ class Operators(ABC):
         return True
 
     def _unlimit(self, scope: str) -> None:
-        self.stage.between_claims("SELECT dataflow.set_concurrency(%s, NULL)", scope)
+        [*own] = [daemon.places for daemon in self.stage.daemons if scope == f"daemon:{daemon.name}"]
+        self.stage.between_claims("SELECT dataflow.set_concurrency(%s, %s)", scope, own[0] if own else None)
 
     def pause(self, step: Step) -> bool:
         scopes = ["global", *(f"job:{job}" for branch in self.stage.branches for job in branch.jobs)]
@@ -98,116 +47,49 @@ class Operators(ABC):
         return True
 
     def hold(self, step: Step) -> bool:
-        dataset, number = self._chunk(step)
-        self.later(step.between(0.5, 6), lambda: self._release(dataset, str(number)))
-        self.stage.rows("SELECT dataflow.hold(%s, %s, 'chaos')", dataset, str(number))
+        dataset, dataid = self._chunk(step)
+        self.later(step.between(0.5, 6), lambda: self._release(dataset, dataid))
+        self.stage.rows("SELECT dataflow.hold(%s, %s, 'chaos')", dataset, dataid)
         return True
 
-    def _release(self, dataset: str, dataid: str) -> None:
-        with suppress(psycopg.errors.RaiseException, psycopg.errors.InternalError):
-            self.stage.rows(
-                "SELECT dataflow.release(datasetid, dataid) FROM dataflow.datastatus"
-                " WHERE datasetid = %s AND dataid = %s AND locktype = 'OUT' AND held_from IS NOT NULL",
-                *(dataset, dataid),
-            )
-
     def resubmit(self, step: Step) -> bool:
-        dataset, number = self._chunk(step)
-        selector = Jsonb({"dataset": dataset, "dataid": str(number)})
+        dataset, dataid = self._chunk(step)
+        selector = Jsonb({"dataset": dataset, "dataid": dataid})
         return bool(self.stage.rows("SELECT * FROM dataflow.resubmit(%s, %s)", selector, step.picks[3] < 0.5))
 
     def cancel(self, step: Step) -> bool:
         running = self._running(step)
-        return running is not None and bool(self.stage.value("SELECT dataflow.cancel(%s, %s)", *running))
+        return running is not None and bool(self.stage.value("SELECT dataflow.cancel(%s, %s)", *running[:2]))
 
     def sql_update(self, step: Step) -> bool:
         """In the middle of everything: chunks that are READY, FAILED, or being written at this moment."""
-        dataset, number = self._chunk(step)
-        dataids = [str(number + more) for more in range(step.whole(1, 5, 3))]
+        dataset, dataids = self._chunks(step, self._branch(step), step.whole(1, 5, 3))
         if step.picks[3] < 0.5 and (running := self._running(step)):
-            jobid, dataid = running
-            [[dataset]] = self.stage.rows(
+            jobid, dataid, *_ = running
+            found = self.stage.rows(
                 "SELECT datasetid FROM dataflow.job_output WHERE jobid = %s ORDER BY datasetid LIMIT 1", jobid
             )
-            dataids = [dataid]
+            # A job that is being retired has none.
+            dataset, dataids = (found[0][0], [dataid]) if found else (dataset, dataids)
         return self._note(self.stage.rows(RESUBMIT, dataset, dataids))
 
-    def _note(self, changed: list[tuple[Any, ...]]) -> bool:
-        for dataset, dataid, moment in changed:
-            self.confirmed[dataset, dataid] = max(moment, self.confirmed.get((dataset, dataid), moment))
-        return bool(changed)
-
-    def open_transaction(self, step: Step) -> bool:
-        """An operator who types UPDATE in a transaction, and thinks for a while before he ends it."""
-        dataset, number = self._chunk(step)
-        connection = self.stage.connect()
-        connection.autocommit = False
-        try:
-            changed = connection.execute(RESUBMIT, [dataset, [str(number), str(number + 1)]]).fetchall()
-        except psycopg.Error:
-            connection.close()
-            raise
-        is_kept = step.picks[3] < 0.6
-
-        def end() -> None:
-            with suppress(psycopg.Error), connection:
-                if is_kept:
-                    connection.commit()
-                    self._note(changed)
-                else:
-                    connection.rollback()
-
-        self.later(step.between(0.3, 4, 2), end)
-        return True
-
-    def new_code(self, step: Step) -> bool:
-        """A new version is applied, and some daemons hear of it at once; others go on with the old one for a while."""
-        branch = self._branch(step)
-        branch.write_next_version()
-        if step.picks[3] < 0.4:
-            self._program(branch, "apply", str(branch.flow))
-        else:
-            with suppress(DataflowError):
-                self.stage.apply(branch)
-        for place, daemon in enumerate(each for each in self.stage.daemons if each.branch is branch):
-            if step.picks[place % 2] < 0.7:
-                daemon.signal(signal.SIGHUP)
-        return True
-
     def operator_program(self, step: Step) -> bool:
-        dataset, number = self._chunk(step)
         branch = self._branch(step)
-        job = step.choose(branch.jobs)
+        dataset, [dataid] = self._chunks(step, branch)
+        job = self._job_of(branch, dataset)
         programs = [
             ("status",),
             ("resubmit", job, "--yes"),
-            ("resubmit", job, "--stale", "--dataid", str(number), "--downstream", "--yes"),
-            ("hold", "--dataset", dataset, "--dataid", str(number), "--reason", "chaos", "--yes"),
-            ("cancel", job, "--dataid", str(number), "--yes"),
+            ("resubmit", job, "--stale", "--dataid", dataid, "--downstream", "--yes"),
+            ("hold", "--dataset", dataset, "--dataid", dataid, "--reason", "chaos", "--yes"),
+            ("cancel", job, "--dataid", dataid, "--yes"),
             ("concurrency", str(step.whole(2, GLOBAL_LIMIT, 1)), "--yes"),
-            ("why", job, str(number)),
+            ("why", job, dataid),
             ("gc", "--grace", "5s", "--yes"),
         ]
         chosen = step.choose(programs, 3)
-        if not self._program(branch, *chosen):
+        if self._program(branch, *chosen) is None:
             return False
         if chosen[0] == "hold":
-            self.later(step.between(4, 8), lambda: self._release(dataset, str(number)))
+            self.later(step.between(4, 8), lambda: self._release(dataset, dataid))
         return True
-
-    def _program(self, branch: Branch, *arguments: str) -> bool:
-        alive = [process for _, process in self.stage.commands if process.poll() is None]
-        if len(alive) >= PROGRAMS_AT_ONCE:
-            return False
-        self.stage.ctl(branch, *arguments)
-        return True
-
-    def await_programs(self) -> list[str]:
-        """Those that do not end."""
-        stuck = []
-        for words, process in self.stage.commands:
-            try:
-                process.wait(stages.END_SECONDS)
-            except subprocess.TimeoutExpired:
-                stuck.append(f"dataflowctl {' '.join(words)} does not end")
-        return stuck

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.chaos import history, remains, schedule
+from tests.chaos import history, opening, remains, schedule
 from tests.chaos import stage as stages
 from tests.chaos.hand import Hand
 from tests.chaos.operators import GLOBAL_LIMIT
+from tests.chaos.patience import Patience
 from tests.chaos.report import Report
 from tests.chaos.verdict import Violation
 
@@ -43,6 +44,16 @@ QUEUED = "SELECT count(*) FROM dataflow.work WHERE jobid = ANY (%s)"
 LIVE = "SELECT count(*) FROM dataflow.attempt WHERE ended IS NULL"
 RECOVER = """SELECT count(*) FROM dataflow.resubmit('{"status": "FAILED"}')"""
 
+# A job that got another output makes it from then on; for what is READY without it an operator has to ask.
+COMPLETE = """
+    SELECT dataflow.resubmit(jsonb_build_object('job', k.jobid, 'dataid', k.dataid)) FROM (
+        SELECT o.jobid, s.dataid FROM dataflow.job_output o
+        JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT'
+        GROUP BY o.jobid, s.dataid
+        HAVING bool_and(s.status = 'READY') AND count(*) < (SELECT count(*) FROM dataflow.job_output p WHERE p.jobid = o.jobid)
+    ) AS k
+"""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -53,6 +64,7 @@ class Options:
     windows: int = 4  # of raw chunks that are there at the start
     mean_pause: float = schedule.MEAN_PAUSE_SECONDS
     drain_minutes: float = 15.0
+    without: frozenset[str] = frozenset()  # kinds of faults that are passed over
     keep: bool = False
     say: Callable[[str], None] = print
 
@@ -61,26 +73,31 @@ def run(options: Options) -> Report:
     began = time.monotonic()
     report = Report(options.seed, options.minutes, list(options.engines))
     found: list[Violation] = []
-    with stages.opened(options.engines, options.daemons, keep=options.keep) as stage:
+    with opening.opened(options.engines, options.daemons, keep=options.keep) as stage:
         options.say(f"chaos: seed {options.seed}, stage {stage.directory}")
         report.not_to_be_had = _not_to_be_had(stage, options)
         hand = Hand(stage)
-        _hurt(stage, hand, options)
+        found += _hurt(stage, hand, options)
         options.say("chaos: faults are over, waiting for the pipeline to drain")
         mended = time.monotonic()
         hand.mend()
+        found += _settle(stage, options.drain_minutes * 60)
+        hand.apply_last_versions()
         found += _drain(stage, hand, options.drain_minutes * 60)
         report.drain_seconds = round(time.monotonic() - mended, 1)
         found += [Violation("program_stuck", each) for each in hand.await_programs()]
         found += remains.queue(stage)
+        found += remains.paths(stage)
         found += [Violation("daemon_ended_badly", each) for each in stage.stop_daemons()]
         found += remains.leftovers(stage)
         with stage.connect() as connection:
             connection.execute("SET statement_timeout = 0")
-            story = history.load(connection)
+            story = history.load(connection, remains.outputs(stage))
         found += remains.judged(story, stage, hand.confirmed)
         found += remains.directories(stage, story)
         found += remains.crashes(stage)
+        found += remains.excuses(stage)
+        found += [Violation("two_processes", each) for each in stage.witness.found]
         _fill(report, story, stage, hand)
         if options.keep:
             options.say(f"chaos: everything is kept in {stage.directory}")
@@ -101,17 +118,24 @@ def _not_to_be_had(stage: Stage, options: Options) -> list[str]:
     return missing
 
 
-def _hurt(stage: Stage, hand: Hand, options: Options) -> None:
+def _hurt(stage: Stage, hand: Hand, options: Options) -> list[Violation]:
     stage.between_claims("SELECT dataflow.set_concurrency('global', %s)", GLOBAL_LIMIT)
+    for daemon in stage.daemons:
+        stage.between_claims(
+            "SELECT dataflow.set_concurrency(%s, %s)", f"daemon:{daemon.name}", daemon.places
+        )
     for branch in stage.branches:
         stage.feed(branch, options.windows if branch.engine != "spark" else 2)
-    steps = schedule.steps(options.seed, options.mean_pause)
+    every = schedule.steps(options.seed, options.mean_pause)
+    steps = (step for step in every if step.kind not in options.without)
     step = next(steps)
+    patience = Patience()
     start = time.monotonic()
     due, fed, recovered, said = start + step.pause, start, start, start
     while (now := time.monotonic()) < start + options.minutes * 60:
         hand.undo_what_is_due()
         stage.look()
+        patience.look(stage, now)
         if now >= due:
             hand.do(step)
             step = next(steps)
@@ -127,7 +151,8 @@ def _hurt(stage: Stage, hand: Hand, options: Options) -> None:
                 f"chaos: {(now - start) / 60:.0f} min, {sum(hand.done.values())} faults, {_progress(stage)}"
             )
             said = now
-        time.sleep(TICK_SECONDS)
+        stage.rest(TICK_SECONDS)
+    return patience.found
 
 
 def _feed(stage: Stage) -> None:
@@ -160,6 +185,32 @@ def _progress(stage: Stage) -> str:
     return "; ".join(parts)
 
 
+def _settle(stage: Stage, seconds: float) -> list[Violation]:
+    """Until nothing runs that can; then nothing may wait that could.
+
+    Before the last version is applied: that makes the queue anew, and what was forgotten before would be in it.
+    """
+    deadline = time.monotonic() + seconds
+    recovered = 0.0
+    while time.monotonic() < deadline:
+        stage.look()
+        if time.monotonic() > recovered + RECOVER_SECONDS:
+            _feed_what_is_left(stage)
+            stage.rows(RECOVER)
+            recovered = time.monotonic()
+        served = [f"{branch.prefix}_{job.step}" for branch in stage.branches for job in branch.declared]
+        if not stage.value(LIVE) and not stage.value(QUEUED, served):
+            break
+        stage.rest(stages.POLL_SECONDS * 10)
+    return remains.queue(stage)
+
+
+def _feed_what_is_left(stage: Stage) -> None:
+    for branch in stage.branches:
+        if branch.unregistered:
+            stage.feed(branch, 0)
+
+
 def _drain(stage: Stage, hand: Hand, seconds: float) -> list[Violation]:
     """Until all that is expected is READY, nothing runs and nothing is queued."""
     deadline = time.monotonic() + seconds
@@ -168,15 +219,14 @@ def _drain(stage: Stage, hand: Hand, seconds: float) -> list[Violation]:
         stage.look()
         hand.undo_what_is_due()
         if time.monotonic() > recovered + RECOVER_SECONDS:
-            for branch in stage.branches:
-                if branch.unregistered:
-                    stage.feed(branch, 0)
+            _feed_what_is_left(stage)
             stage.rows(RECOVER)
+            stage.rows(COMPLETE)
             _release_what_came_late(stage)
             recovered = time.monotonic()
         if all(_is_drained(stage, branch) for branch in stage.branches) and not stage.value(LIVE):
             return []
-        time.sleep(stages.POLL_SECONDS * 10)
+        stage.rest(stages.POLL_SECONDS * 10)
     return [Violation("did_not_drain", each) for each in _why(stage)] or [
         Violation("did_not_drain", "work is left")
     ]
@@ -192,11 +242,12 @@ def _release_what_came_late(stage: Stage) -> None:
 
 
 def _is_drained(stage: Stage, branch: Branch) -> bool:
-    made = stage.value(
-        "SELECT count(*) FROM dataflow.datastatus WHERE locktype = 'OUT' AND datasetid = ANY (%s) AND status = 'READY'",
+    ready = stage.rows(
+        "SELECT datasetid, dataid FROM dataflow.datastatus WHERE locktype = 'OUT' AND datasetid = ANY (%s) AND status = 'READY'",
         branch.datasets,
     )
-    return bool(made == len(branch.expected_chunks())) and not stage.value(QUEUED, branch.jobs)
+    is_made = branch.expected_chunks() <= set(ready)
+    return is_made and not stage.value(OPEN, branch.datasets) and not stage.value(QUEUED, branch.jobs)
 
 
 def _why(stage: Stage) -> list[str]:
@@ -224,3 +275,9 @@ def _fill(report: Report, story: History, stage: Stage, hand: Hand) -> None:
     report.daemon_starts = sum(daemon.starts for daemon in stage.daemons)
     report.code_versions = sum(branch.version for branch in stage.branches)
     report.operator_programs = len(stage.commands)
+    report.program_ends = dict(
+        Counter(f"{words[0]} {process.returncode}" for words, process in stage.commands)
+    )
+    report.forced = sum(attempt.forced for attempt in story.attempts.values())
+    report.deleted = sum(attempt.deleted is not None for attempt in story.attempts.values())
+    report.scripts_seen = stage.witness.seen

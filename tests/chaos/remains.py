@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import subprocess
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
 from psycopg import sql
 
-from tests.chaos import verdict
-from tests.chaos.pipeline import COLUMNS, MAX_RUNNING, SLICE, WAREHOUSE
+from tests.chaos import rules, shape, verdict
+from tests.chaos.pipeline import COLUMNS, RENAMED, SLICE, WAREHOUSE
+from tests.chaos.stage import GC_INTERVAL_SECONDS, POLL_SECONDS
 from tests.chaos.steps import Rows, read
 from tests.chaos.verdict import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import datetime
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tests.chaos.history import Chunk, History, Manifest
     from tests.chaos.stage import Stage
 
 GC_SECONDS = 600
+EXCUSED_LEASES = 2
+CURRENT = """
+    SELECT s.datasetid, s.dataid, m.location FROM dataflow.datastatus s
+    JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+    WHERE s.locktype = 'OUT' AND s.status = 'READY' AND s.datasetid = ANY (%s::text[])
+"""
 
 LOCKS = """
     SELECT l.classid, l.objid, a.application_name FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
@@ -31,16 +41,22 @@ LOCKS = """
 
 
 def queue(stage: Stage) -> list[Violation]:
-    """Nothing waits that could run: the queue is what it would be if it were made anew, and that is nothing."""
+    """Nothing waits that could run: the queue is what it would be if it were made anew, and that is nothing.
+
+    Runs of a job that the present version does not declare wait for one that does.
+    """
+    served = {f"{branch.prefix}_{job.step}" for branch in stage.branches for job in branch.declared}
     with stage.connect() as connection, connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL statement_timeout = 0")
-        before = connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall()
+        found = judged_queue(connection)
+        before = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
         connection.execute("SELECT dataflow.rebuild_work()")
-        after = connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall()
-    return [
-        Violation("waits_though_ready", f"{job}/{dataid} is not queued")
-        for job, dataid in set(after) - set(before)
-    ] + [Violation("queued_for_nothing", f"{job}/{dataid}") for job, dataid in set(before)]
+        after = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
+    for job, dataid in sorted(after | before):
+        if job in served:
+            kind = "queued_for_nothing" if (job, dataid) in before else "waits_though_ready"
+            found.append(Violation(kind, f"{job}/{dataid}"))
+    return found
 
 
 def leftovers(stage: Stage) -> Iterator[Violation]:
@@ -61,11 +77,13 @@ def leftovers(stage: Stage) -> Iterator[Violation]:
 
 def judged(story: History, stage: Stage, confirmed: Mapping[Chunk, datetime]) -> Iterator[Violation]:
     codes = {job: hashes for branch in stage.branches for job, hashes in branch.codes.items()}
-    declared = {
-        f"job:{job}": MAX_RUNNING[branch.engine]
+    forms = {
+        f"{branch.prefix}_{step}": each
         for branch in stage.branches
-        if branch.engine in MAX_RUNNING
-        for job in branch.jobs
+        for step, each in shape.every_job(branch.engine).items()
+    }
+    declared = {
+        f"job:{job}": each[0].max_running for job, each in forms.items() if each[0].max_running is not None
     }
     expected = {chunk for branch in stage.branches for chunk in branch.expected_chunks()}
     yield from verdict.completeness(story, expected)
@@ -85,6 +103,94 @@ def judged(story: History, stage: Stage, confirmed: Mapping[Chunk, datetime]) ->
     yield from verdict.overlaps(story)
     yield from verdict.transitions(story)
     yield from verdict.stories(story)
+    yield from _declared_rules(story, stage, forms, expected)
+
+
+def _declared_rules(
+    story: History, stage: Stage, forms: Mapping[str, list[shape.Job]], expected: set[Chunk]
+) -> Iterator[Violation]:
+    yield from rules.mapped(story, forms)
+    yield from rules.vouched(story)
+    prefixes = [branch.prefix for branch in stage.branches if branch.has_references]
+    ledgers = {
+        f"{prefix}_ledger": (f"{prefix}_total", [f"{prefix}_ledger", f"{prefix}_audit"])
+        for prefix in prefixes
+    }
+    yield from rules.order(story, ledgers)
+    due = {f"{branch.prefix}_clock": branch.periods() for branch in stage.branches if branch.has_references}
+    yield from rules.calendars(story, due)
+    made = [dataset for branch in stage.branches for dataset in branch.datasets]
+    yield from rules.unexpected(story, made, expected)
+
+
+def outputs(stage: Stage) -> dict[str, list[str]]:
+    """Job -> the datasets that it makes in every version."""
+    return {
+        f"{branch.prefix}_{step}": [f"{branch.prefix}_{name}" for name in names]
+        for branch in stage.branches
+        for step, names in shape.constant_outputs(branch.engine).items()
+    }
+
+
+def judged_queue(connection: psycopg.Connection) -> list[Violation]:
+    """What the second judge, tests/judge.py, finds in the tables that are derived from others."""
+    try:
+        judge = importlib.import_module("tests.judge")
+    except ModuleNotFoundError:
+        return []
+    return [Violation("derived_wrongly", str(each)) for each in judge.differences(connection)]
+
+
+def paths(stage: Stage) -> Iterator[Violation]:
+    """The fixed path of each READY chunk leads to its current version: at once, or after a daemon has looked at all of them."""
+    deadline = time.monotonic() + 2 * GC_INTERVAL_SECONDS
+    while (astray := _astray(stage)) and time.monotonic() < deadline:
+        stage.look()
+        time.sleep(POLL_SECONDS * 10)
+    for each in astray:
+        yield Violation("path_astray", each)
+
+
+def _astray(stage: Stage) -> list[str]:
+    datasets = [
+        f"{branch.prefix}_{name}"
+        for branch in stage.branches
+        if branch.engine != "noop"
+        for name in branch.made
+        if name in RENAMED
+    ]
+    return astray(stage.data, stage.rows(CURRENT, datasets))
+
+
+def astray(data: Path, current: Iterable[tuple[str, ...]]) -> list[str]:
+    """`current`: dataset, dataid and the directory that is published."""
+    found = []
+    for dataset, dataid, location in current:
+        link, wanted = data / dataset / f"dataid={dataid}", Path(location.removeprefix("file://"))
+        if not link.is_symlink() or not link.is_dir() or link.resolve() != wanted.resolve():
+            leads = link.readlink() if link.is_symlink() else "nowhere"
+            found.append(f"{dataset}/{dataid} leads to {leads}, and {location} is current")
+    return found
+
+
+def excuses(stage: Stage) -> Iterator[Violation]:
+    """A daemon that was awake, and had its connection, never stops its attempts because it cannot prove its lease."""
+    for daemon in stage.daemons:
+        lines = daemon.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        disturbances = (*daemon.disturbances, *stage.starved)
+        for line in unexcused(lines, disturbances, EXCUSED_LEASES * daemon.lease):
+            yield Violation("stopped_without_cause", f"{daemon.name}: {line[:300]}")
+
+
+def unexcused(
+    lines: Iterable[str], disturbances: Iterable[tuple[float, float]], seconds: float
+) -> Iterator[str]:
+    """`seconds`: what ended so long before may have cost the last renewal."""
+    for line in lines:
+        if '"lease.ending"' in line:
+            moment = datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp()
+            if not any(start <= moment and end >= moment - seconds for start, end in disturbances):
+                yield line
 
 
 def _is_table(manifest: Manifest) -> bool:
@@ -146,6 +252,7 @@ def directories(stage: Stage, story: History) -> Iterator[Violation]:
         if not _is_table(manifest)
         and (status := story.statuses.get(manifest.chunk)) is not None
         and status.manifest == manifest.version
+        and manifest.deleted is None
     }
     for path in stage.data.glob("*/**/*attempt=*"):
         if str(path) not in current:

@@ -31,6 +31,10 @@ class Report:
     daemon_starts: int = 0
     code_versions: int = 0
     operator_programs: int = 0
+    program_ends: dict[str, int] = field(default_factory=dict)  # command and exit status
+    forced: int = 0
+    deleted: int = 0
+    scripts_seen: int = 0
     drain_seconds: float = 0.0
     seconds: float = 0.0
     violations: list[dict[str, str]] = field(default_factory=list)
@@ -48,6 +52,7 @@ class Report:
             f"chunks {self.chunks}, runs {self.runs}, attempts {sum(self.attempts.values())} ({_listed(self.attempts)})",
             f"rescues {self.rescues}, publications {self.publications} ({_listed(self.published_by_flow)}), of which {self.versions_compared} compared row by row",
             f"daemons started {self.daemon_starts} times, {self.code_versions} versions of code, {self.operator_programs} calls of dataflowctl",
+            f"dataflowctl ended with {_listed(self.program_ends)}; attempts forced {self.forced}, deleted {self.deleted}; scripts seen {self.scripts_seen}",
             f"drained in {self.drain_seconds:.0f} s",
             f"violations: {len(self.violations)}",
             *(f"  {each['kind']}: {each['what']}" for each in self.violations[:SHOWN]),

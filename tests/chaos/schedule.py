@@ -48,8 +48,19 @@ WEIGHTS = {
     "cancel": 8,
     "sql_update": 10,
     "open_transaction": 6,
-    "new_code": 3,
+    "new_code": 5,
     "operator_program": 4,
+    "hostile_session": 5,
+    "long_transaction": 5,
+    "dead_daemons_chunk": 3,
+    "delete": 6,
+    "cancel_delete": 4,
+    "delete_program": 3,
+    "run_program": 4,
+    "force_program": 4,
+    "unvalidated": 5,
+    "withdrawn": 5,
+    "reference": 5,
 }
 
 

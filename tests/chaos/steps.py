@@ -18,6 +18,7 @@ PRIME = 1_000_003
 
 Row = tuple[int, ...]
 Rows = list[Row]
+Inputs = dict[str, dict[str, Rows]]  # dataset without its prefix -> dataid -> rows
 
 
 def raw(number: int) -> Rows:
@@ -53,6 +54,64 @@ def total(joined: list[Rows], version: int) -> Rows:
     ]
 
 
+def number_of(dataid: str) -> int:
+    """Its digits: the number of a chunk, of an hour or of a day."""
+    return int("".join(filter(str.isdigit, dataid)) or "0")
+
+
+def sums(chunks: dict[str, Rows], version: int) -> Rows:
+    """A row for each chunk that was read."""
+    return [(number_of(dataid), sum(map(sum, rows)), version) for dataid, rows in sorted(chunks.items())]
+
+
+def reference() -> Rows:
+    return [(1, PRIME)]
+
+
+def computed(step: str, inputs: Inputs, version: int) -> dict[str, Rows]:
+    """What a run makes of these inputs: output -> rows, for every output that the job may have."""
+    read = [sums(inputs.get(name, {}), version) for name in READ.get(step, ())]
+    if step == "clean":
+        cleaned, odd = clean([row for rows in inputs.get("raw", {}).values() for row in rows], version)
+        return {"clean": cleaned, "odd": odd}
+    if step == "join":
+        first, second = (
+            [row for rows in inputs.get(name, {}).values() for row in rows] for name in ("clean", "odd")
+        )
+        return {"joined": join(first, second, version)}
+    if step == "total":
+        return {"total": total([rows for _, rows in in_order(inputs.get("joined", {})) if rows], version)}
+    found = [row for rows in read for row in rows]
+    # Forced without its inputs, a run still has an output of one row.
+    return {name: [(0, place, version), *found] for place, name in enumerate(MADE[step])}
+
+
+def in_order(chunks: dict[str, Rows]) -> list[tuple[str, Rows]]:
+    return sorted(chunks.items(), key=lambda each: number_of(each[0]))
+
+
+READ = {
+    "trend": ("joined", "clean"),
+    "ledger": ("total", "rates"),
+    "summary": ("total",),
+    "daily": ("hours",),
+    "stamp": ("clock", "rates"),
+    "left": ("total",),
+    "right": ("total",),
+    "late": ("total",),
+}
+MADE = {
+    "trend": ("trend",),
+    "ledger": ("ledger", "audit"),
+    "summary": ("summary",),
+    "daily": ("daily",),
+    "stamp": ("stamp",),
+    "left": ("lefts", "side"),
+    "right": ("rights", "side"),
+    "late": ("late",),
+}
+
+
 def read(directory: Path) -> Rows:
     files = [directory] if directory.is_file() else sorted(directory.glob("*.csv"))
     lines = [line for path in files for line in path.read_text(encoding="ascii").splitlines()]
@@ -74,24 +133,28 @@ def _write(dataset: str, rows: Rows, pause: float) -> None:
         report.write(f'{{"rows": {len(rows)}, "dataset": "{dataset}"}}\n')
 
 
-def _inputs(dataset: str) -> dict[int, Rows]:
-    numbers = os.environ[f"{dataset}_dataid"].splitlines()
-    places = os.environ[f"{dataset}_location"].splitlines()
-    return {int(number): read(Path(place)) for number, place in zip(numbers, places, strict=True)}
+def _inputs(prefix: str) -> Inputs:
+    """All that the environment names. What has no location (an hour, a period of a calendar) has no rows."""
+    found: Inputs = {}
+    for variable, kind in os.environ.items():
+        name, _, column = variable.removeprefix(f"{prefix}_").rpartition("_")
+        if not variable.startswith(f"{prefix}_") or column != "itemtype" or kind != "IN":
+            continue
+        numbers = os.environ[f"{prefix}_{name}_dataid"].splitlines()
+        places = os.environ[f"{prefix}_{name}_location"].splitlines()
+        rows = [read(Path(place)) for place in places] or [[] for _ in numbers]
+        found[name] = dict(zip(numbers, rows, strict=True))
+    return found
 
 
 def main(step: str, prefix: str) -> None:
-    number = int(os.environ["dataid"])  # noqa: SIM112 - that is its name
-    pause = number * 37 % 11 / 10
-    if step == "clean":
-        cleaned, odd = clean(_inputs(f"{prefix}_raw")[number], VERSION)
-        _write(f"{prefix}_clean", cleaned, pause)
-        _write(f"{prefix}_odd", odd, 0)
-    elif step == "join":
-        joined = join(_inputs(f"{prefix}_clean")[number], _inputs(f"{prefix}_odd")[number], VERSION)
-        _write(f"{prefix}_joined", joined, pause)
-    else:
-        _write(f"{prefix}_total", total(list(_inputs(f"{prefix}_joined").values()), VERSION), pause)
+    number = number_of(os.environ["dataid"])  # noqa: SIM112 - that is its name
+    # What waits for its turn, and what there is much of, is quick.
+    pause = number * 37 % 11 / 10 if step in {"clean", "join", "total"} else 0.05
+    for name, rows in computed(step, _inputs(prefix), VERSION).items():
+        if os.environ.get(f"{prefix}_{name}_itemtype") == "OUT":
+            _write(f"{prefix}_{name}", rows, pause)
+            pause = 0
 
 
 if __name__ == "__main__":

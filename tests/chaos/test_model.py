@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
-from tests.chaos.model import BrokenError, Protections, explore
+from tests.chaos.model import Bounds, BrokenError, Protections, explore
 
 
-def test_no_order_of_events_breaks_a_promise_and_every_state_leads_to_ready() -> None:
-    explored = explore()
+@pytest.mark.parametrize(
+    "bounds", [Bounds(attempts=3, productions=2, crashes=0), Bounds(attempts=2, productions=2, crashes=1)]
+)
+def test_no_order_of_events_breaks_a_promise_and_every_state_leads_to_ready(bounds: Bounds) -> None:
+    explored = explore(bounds=bounds)
     assert explored.states > 10_000
 
 
@@ -20,8 +25,16 @@ def test_no_order_of_events_breaks_a_promise_and_every_state_leads_to_ready() ->
         ("lock", "two runners of one daemon"),
         ("own_directory", "did not publish"),
         ("let_go", "two runners of one daemon"),
+        ("returns_cancelled", "nothing leads to READY"),
+        ("returns_unknown", "nothing leads to READY"),
+        ("returns_locked", "nothing leads to READY"),
     ],
 )
 def test_the_model_sees_what_each_protection_is_for(without: str, promise: str) -> None:
     with pytest.raises(BrokenError, match=promise):
-        explore(Protections(**{without: False}))
+        explore(Protections(**{without: False}), Bounds(attempts=3, productions=1, crashes=0))
+
+
+def test_each_protection_has_its_test() -> None:
+    [marker] = test_the_model_sees_what_each_protection_is_for.pytestmark  # type: ignore[attr-defined]
+    assert {without for without, _ in marker.args[1]} == {each.name for each in fields(Protections)}

@@ -1,7 +1,7 @@
 """The checks: from the data itself, after the faults are over, each violation with a name.
 
-A production is what one intent owes: the first arrival of a run's inputs, or an operator's RESUBMIT. For each there is
-one published version and not two, made by an attempt that was DONE; its rows are what a straight computation gives from
+A production is what one intent owes: the first arrival of a run's inputs, an operator's RESUBMIT, or a deletion, after which
+a run is made anew; an attempt that is forced is an intent of its own. For each there is one published version and not two, made by an attempt that was DONE; its rows are what a straight computation gives from
 the versions that the attempt was given, which were READY when it was claimed and were not rewritten while it read.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tests.chaos.pipeline import computed, step_of
 from tests.chaos.stage import HAND
-from tests.chaos.steps import Rows, raw
+from tests.chaos.steps import Rows, raw, reference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +28,13 @@ DAEMON = "dataflowd "
 # dataflowctl changes a limit at any moment: a claim that began before may still go by the old one.
 UNORDERED = timedelta(seconds=10)
 NEVER = datetime.max.replace(tzinfo=UTC)
+# What comes from outside: a dataset's rows by the dataid. Hours and periods have none.
+OUTSIDE: dict[str, Callable[[str], Rows]] = {
+    "raw": lambda dataid: raw(int(dataid)),
+    "rates": lambda _: reference(),
+    "hours": lambda _: [],
+    "clock": lambda _: [],
+}
 
 
 @dataclass(frozen=True)
@@ -38,36 +45,34 @@ class Violation:
 
 def productions(history: History) -> Iterator[Violation]:
     """Every intent has one publication, and no publication is without one."""
-    job_of = {dataset: job for job, datasets in history.outputs.items() for dataset in datasets}
-    runs: dict[tuple[str, str], list[Event]] = defaultdict(list)
-    for event in history.events:
-        if event.datasetid in job_of:
-            runs[job_of[event.datasetid], event.dataid].append(event)
-    for run, events in runs.items():
-        yield from _produced(run, events)
+    made = {dataset for datasets in history.written.values() for dataset in datasets}
+    for chunk, events in history.by_chunk.items():
+        if chunk[0] in made:
+            yield from _produced(history, chunk, events)
 
 
-def _produced(run: tuple[str, str], events: list[Event]) -> Iterator[Violation]:
-    is_owed, published = True, None
+def _produced(history: History, chunk: Chunk, events: list[Event]) -> Iterator[Violation]:
+    is_owed = True
     for event in events:
         if event.was == "RUNNING" and event.now == "READY":
-            # Another output of the same attempt is the same publication.
-            if published != event.attempt and not is_owed:
+            attempt = history.attempts.get(event.attempt or 0)
+            if not is_owed and not (attempt is not None and attempt.forced):
                 yield Violation(
-                    "published_twice", f"{_name(run)} by attempt {event.attempt}, which nobody asked for"
+                    "published_twice", f"{_name(chunk)} by attempt {event.attempt}, which nobody asked for"
                 )
-            is_owed, published = False, event.attempt
+            is_owed = False
         elif event.now in {"RESUBMIT", "FAILED", None}:
             if event.was == "READY" and event.application.startswith(DAEMON):
                 yield Violation(
                     "taken_back",
-                    f"{_name(event.chunk)} was READY, and {event.application} made it {event.now}",
+                    f"{_name(chunk)} was READY, and {event.application} made it {event.now}",
                 )
             is_owed = True
         elif event.now == "READY" and event.was not in {"HOLD", "PENDING"}:
-            yield Violation("published_by_nobody", f"{_name(event.chunk)} became READY from {event.was}")
-    if is_owed:
-        yield Violation("never_published", _name(run))
+            yield Violation("published_by_nobody", f"{_name(chunk)} became READY from {event.was}")
+    # A chunk that is not there, and ought to be, is missed by completeness().
+    if is_owed and events[-1].now is not None:
+        yield Violation("never_published", _name(chunk))
 
 
 def pointers(history: History) -> Iterator[Violation]:
@@ -85,14 +90,16 @@ def pointers(history: History) -> Iterator[Violation]:
                 f"{_name(manifest.chunk)} version {manifest.version} is of attempt {manifest.attempt}, which is {how}",
             )
     for attempt in history.attempts.values():
-        for dataset in history.outputs[attempt.jobid] if attempt.outcome == "DONE" else []:
+        for dataset in history.written.get(attempt.attempt, set()) if attempt.outcome == "DONE" else ():
             if made[attempt.attempt, dataset] != 1:
                 yield Violation(
                     "published_twice",
                     f"attempt {attempt.attempt} published {made[attempt.attempt, dataset]} versions of {dataset}/{attempt.dataid}",
                 )
     for chunk, found in versions.items():
-        numbers = [manifest.version for manifest in found]
+        numbers = [manifest.version for manifest in found if manifest.deleted is None]
+        if not numbers:
+            continue
         status = history.statuses.get(chunk)
         if numbers != list(range(1, len(numbers) + 1)):
             yield Violation("versions_broken", f"{_name(chunk)} has the versions {numbers}")
@@ -109,16 +116,16 @@ def completeness(history: History, expected: Iterable[Chunk]) -> Iterator[Violat
 
 def intents(history: History, confirmed: Mapping[Chunk, datetime]) -> Iterator[Violation]:
     """A RESUBMIT that the server confirmed is followed by a production that was claimed after it, whatever became of the server."""
-    job_of = {dataset: job for job, datasets in history.outputs.items() for dataset in datasets}
-    claimed: dict[tuple[str, str], datetime] = {}
+    claimed: dict[Chunk, datetime] = {}
     for attempt in history.attempts.values():
-        if attempt.outcome == "DONE":
-            claimed[attempt.run] = max(attempt.claimed, claimed.get(attempt.run, attempt.claimed))
-    for (dataset, dataid), moment in confirmed.items():
-        last = claimed.get((job_of[dataset], dataid))
+        for dataset in history.written.get(attempt.attempt, set()) if attempt.outcome == "DONE" else ():
+            chunk = dataset, attempt.dataid
+            claimed[chunk] = max(attempt.claimed, claimed.get(chunk, attempt.claimed))
+    for chunk, moment in confirmed.items():
+        last = claimed.get(chunk)
         if last is None or last < moment:
             yield Violation(
-                "intent_lost", f"{dataset}/{dataid} was resubmitted at {moment}, and last made at {last}"
+                "intent_lost", f"{_name(chunk)} was resubmitted at {moment}, and last made at {last}"
             )
 
 
@@ -128,24 +135,34 @@ class Straight:
     def __init__(self, history: History, version_of: Callable[[str, str | None], int | None]) -> None:
         self._history = history
         self._version_of = version_of
-        self._manifests = {(m.datasetid, m.dataid, m.version): m for m in history.manifests}
+        self._manifests: dict[tuple[str, str, int], list[Manifest]] = defaultdict(list)
+        for manifest in history.manifests:
+            self._manifests[*manifest.chunk, manifest.version].append(manifest)
         self._made: dict[int, dict[str, Rows]] = {}  # attempt -> output -> rows
 
-    def rows(self, dataset: str, dataid: str, version: int) -> Rows:
+    def read(self, dataset: str, dataid: str, version: int, claimed: datetime) -> Rows:
+        """The rows that who was claimed then was given. A chunk that was deleted counts its versions from 1 again."""
         name = dataset.partition("_")[2]
-        if name == "raw":
-            return raw(int(dataid))
-        attempt = self._history.attempts[self._manifests[dataset, dataid, version].attempt]
+        if name in OUTSIDE:
+            return OUTSIDE[name](dataid)
+        known = self._manifests[dataset, dataid, version]
+        [*before] = [each for each in known if each.published is None or each.published <= claimed]
+        if not before:
+            raise LookupError(f"nobody published {dataset}/{dataid} version {version} before {claimed}")
+        return self.rows(before[-1])
+
+    def rows(self, manifest: Manifest) -> Rows:
+        attempt = self._history.attempts[manifest.attempt]
         if attempt.attempt not in self._made:
-            given: dict[str, dict[int, Rows]] = defaultdict(dict)
+            given: dict[str, dict[str, Rows]] = defaultdict(dict)
             for key, used in attempt.inputs.items():
                 source, _, number = key.partition("/")
-                given[source.partition("_")[2]][int(number)] = self.rows(source, number, used)
+                given[source.partition("_")[2]][number] = self.read(source, number, used, attempt.claimed)
             code = self._version_of(attempt.jobid, attempt.code_hash)
             if code is None:
                 raise LookupError(f"attempt {attempt.attempt} ran unknown code {attempt.code_hash}")
             self._made[attempt.attempt] = computed(step_of(attempt.jobid), given, code)
-        return self._made[attempt.attempt][name]
+        return self._made[attempt.attempt][manifest.datasetid.partition("_")[2]]
 
 
 def contents(
@@ -156,11 +173,11 @@ def contents(
     """Row by row, of every version whose rows are still there, superseded ones too. `read`: None if they are not."""
     straight = Straight(history, version_of)
     for manifest in history.manifests:
-        if manifest.location is None or manifest.is_collected:
+        if manifest.location is None or manifest.is_collected or manifest.deleted is not None:
             continue
         name = f"{_name(manifest.chunk)} version {manifest.version} of attempt {manifest.attempt}"
         try:
-            wanted = sorted(straight.rows(manifest.datasetid, manifest.dataid, manifest.version))
+            wanted = sorted(straight.rows(manifest))
             there = read(manifest)
         except (LookupError, ValueError, OSError) as error:
             yield Violation("unreadable", f"{name}: {error!r}")
@@ -182,7 +199,7 @@ def inputs(history: History) -> Iterator[Violation]:
     for chunk, events in history.by_chunk.items():
         counts, count = [], 0
         for event in events:
-            count += event.was == "RUNNING" and event.now == "READY"
+            count = 0 if event.now is None else count + (event.was == "RUNNING" and event.now == "READY")
             counts.append(count)
         lines[chunk] = [event.at for event in events], [event.now for event in events], counts
     for attempt in history.attempts.values():
@@ -252,11 +269,12 @@ def overlaps(history: History) -> Iterator[Violation]:
     for attempt in history.attempts.values():
         runs[attempt.run].append(attempt)
     for run, attempts in runs.items():
-        attempts.sort(key=lambda each: each.number)
-        if [each.number for each in attempts] != list(range(1, len(attempts) + 1)):
-            yield Violation(
-                "history_broken", f"{_name(run)} has the attempts {[each.number for each in attempts]}"
-            )
+        attempts.sort(key=lambda each: each.attempt)
+        numbers = [(each.number, each.deleted) for each in attempts]
+        before: list[tuple[int, datetime | None]] = [(0, None), *numbers]
+        # A run that was deleted is counted from 1 again.
+        if any(now != was + 1 and not (gone and now == 1) for (was, gone), (now, _) in pairwise(before)):
+            yield Violation("history_broken", f"{_name(run)} has the attempts {numbers}")
         for one, other in pairwise(attempts):
             if one.ended is None or other.claimed < one.ended:
                 yield Violation("two_at_once", f"{_name(run)}: attempts {one.attempt} and {other.attempt}")
@@ -282,7 +300,7 @@ def stories(history: History) -> Iterator[Violation]:
     began = {(event.attempt, event.datasetid) for event in history.events if event.now == "RUNNING"}
     ended = {(event.attempt, event.datasetid) for event in history.events if event.was == "RUNNING"}
     for attempt in history.attempts.values():
-        for dataset in history.outputs[attempt.jobid]:
+        for dataset in {*history.outputs[attempt.jobid], *history.written.get(attempt.attempt, set())}:
             what = f"attempt {attempt.attempt} ({attempt.outcome}) of {_name(attempt.run)} on {dataset}"
             if (attempt.attempt, dataset) not in began:
                 yield Violation("history_broken", f"no beginning of {what}")
