@@ -89,6 +89,7 @@ def run(options: Options) -> Report:
         found += remains.queue(stage)
         found += remains.paths(stage)
         found += [Violation("daemon_ended_badly", each) for each in stage.stop_daemons()]
+        found += remains.derived(stage)
         found += remains.leftovers(stage)
         with stage.connect() as connection:
             connection.execute("SET statement_timeout = 0")

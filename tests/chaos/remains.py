@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
+from tests import judge
 from tests.chaos import rules, shape, verdict
 from tests.chaos.pipeline import COLUMNS, RENAMED, SLICE, WAREHOUSE
 from tests.chaos.stage import GC_INTERVAL_SECONDS, POLL_SECONDS
@@ -48,7 +48,7 @@ def queue(stage: Stage) -> list[Violation]:
     served = {f"{branch.prefix}_{job.step}" for branch in stage.branches for job in branch.declared}
     with stage.connect() as connection, connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL statement_timeout = 0")
-        found = judged_queue(connection)
+        found: list[Violation] = []
         before = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
         connection.execute("SELECT dataflow.rebuild_work()")
         after = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
@@ -132,13 +132,12 @@ def outputs(stage: Stage) -> dict[str, list[str]]:
     }
 
 
-def judged_queue(connection: psycopg.Connection) -> list[Violation]:
-    """What the second judge, tests/judge.py, finds in the tables that are derived from others."""
-    try:
-        judge = importlib.import_module("tests.judge")
-    except ModuleNotFoundError:
-        return []
-    return [Violation("derived_wrongly", str(each)) for each in judge.differences(connection)]
+def derived(stage: Stage) -> list[Violation]:
+    """What the second judge finds when all daemons have stopped: queue, counters, open runs, locks, limits."""
+    with stage.connect() as connection:
+        connection.execute("SET statement_timeout = 0")
+        connection.execute("SELECT dataflow.settle()")
+        return [Violation("derived_wrongly", str(each)) for each in judge.judge(connection)]
 
 
 def paths(stage: Stage) -> Iterator[Violation]:
