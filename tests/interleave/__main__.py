@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.interleave.play import Case
 
 LARGEST_SEED = 1_000_000
-SAMPLE = 10_000
+SAMPLE = 5_000
 DATABASE = "interleave"
 
 

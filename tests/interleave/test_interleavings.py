@@ -46,7 +46,7 @@ KNOWN = (
     "identity/unvalidated rc/rc ready_again settle AABB",
 )
 SEED = 15
-SAMPLE = 400
+SAMPLE = 250
 
 
 @pytest.fixture
