@@ -328,6 +328,9 @@ BEGIN
         SELECT d, oldest_open FROM unnest(used) AS d
         UNION
         SELECT d, oldest_open FROM unnest(dataflow._used_datasets(touched)) AS d;
+        -- They may have taken a run from the queue, by what they know of its job.
+        INSERT INTO dataflow.recheck (jobid, dataid)
+        SELECT w.jobid, w.dataid FROM dataflow.work AS w WHERE w.jobid = ANY (touched);
     END IF;
     PERFORM dataflow.rebuild_work();
 END $$;

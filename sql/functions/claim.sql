@@ -100,10 +100,11 @@ BEGIN
     ), locked AS MATERIALIZED (
         SELECT h.*, pg_try_advisory_lock(dataflow._run_lock(h.jobid, h.dataid)) AS mine FROM held h
     )
-    SELECT l.attempt, l.token, l.jobid::text, l.dataid::text, l.is_live FROM locked l WHERE l.mine;
+    -- Also those whose lock somebody else has: the daemon gives them back, or nobody ever would.
+    SELECT l.attempt, l.token, l.jobid::text, l.dataid::text, l.is_live AND l.mine FROM locked l;
 END $$;
 COMMENT ON FUNCTION dataflow.retake(text, uuid) IS
-    'After a lost connection: takes a daemon''s run locks again in this session and returns the attempts that it holds. is_live: still its own; false: cancelled, and its run waits until the daemon says with finish() that nothing of it runs. It must stop all others';
+    'After a lost connection: takes a daemon''s run locks again in this session and returns the attempts that wait for its word. is_live: still its own; false: cancelled, or somebody else has its lock, and its run waits until the daemon says with finish() that nothing of it runs. It must stop all others';
 
 CREATE OR REPLACE FUNCTION dataflow.stop_daemon(daemon text, incarnation uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER

@@ -4,6 +4,18 @@
 -- Periods have one spelling each: hour 2026-01-31T05 (UTC), day 2026-01-31, week 2026-W05 (ISO), month 2026-01,
 -- year 2026. Numbers are written without leading zeros. Any other spelling maps to nothing.
 
+-- The first moment at which a zone's clocks show this time: where they are put back over midnight, a day begins at the first of two.
+CREATE OR REPLACE FUNCTION dataflow._first_moment(local timestamp, zone text) RETURNS timestamptz
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+AS $$
+    SELECT CASE
+        WHEN (last - interval '1 hour') AT TIME ZONE zone = local THEN last - interval '1 hour'
+        WHEN (last - interval '30 minutes') AT TIME ZONE zone = local THEN last - interval '30 minutes'
+        ELSE last
+    END
+    FROM (SELECT local AT TIME ZONE zone AS last) AS found
+$$;
+
 CREATE OR REPLACE FUNCTION dataflow.period_start(unit text, dataid text, zone text) RETURNS timestamptz
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
 AS $$
@@ -26,24 +38,24 @@ BEGIN
     IF unit = 'week' THEN
         day := make_date(part[1]::int, 1, 4);
         day := day - (extract(isodow FROM day)::int - 1) + (part[2]::int - 1) * 7;
-        RETURN CASE WHEN to_char(day::timestamp, 'IYYY-"W"IW') = dataid THEN day::timestamp AT TIME ZONE zone END;
+        RETURN CASE WHEN to_char(day::timestamp, 'IYYY-"W"IW') = dataid THEN dataflow._first_moment(day::timestamp, zone) END;
     END IF;
     IF unit = 'year' THEN
-        RETURN make_date(part[1]::int, 1, 1)::timestamp AT TIME ZONE zone;
+        RETURN dataflow._first_moment(make_date(part[1]::int, 1, 1)::timestamp, zone);
     END IF;
     IF part[2] NOT BETWEEN '01' AND '12' THEN
         RETURN NULL;
     END IF;
     first_of_month := make_date(part[1]::int, part[2]::int, 1);
     IF unit = 'month' THEN
-        RETURN first_of_month::timestamp AT TIME ZONE zone;
+        RETURN dataflow._first_moment(first_of_month::timestamp, zone);
     END IF;
     day := first_of_month + part[3]::int - 1;
     IF part[3] = '00' OR to_char(day::timestamp, 'MM') <> part[2] OR (unit = 'hour' AND part[4] > '23') THEN
         RETURN NULL;
     END IF;
     RETURN CASE unit
-        WHEN 'day' THEN day::timestamp AT TIME ZONE zone
+        WHEN 'day' THEN dataflow._first_moment(day::timestamp, zone)
         ELSE (day::timestamp + make_interval(hours => part[4]::int)) AT TIME ZONE 'UTC'
     END;
 END $$;
@@ -70,12 +82,12 @@ AS $$
     SELECT CASE unit
         WHEN 'hour' THEN start + make_interval(hours => periods)
         -- Where midnight is skipped, a day starts at one o'clock, and the next at midnight all the same.
-        ELSE (date_trunc(unit, start AT TIME ZONE zone) + CASE unit
+        ELSE dataflow._first_moment(date_trunc(unit, start AT TIME ZONE zone) + CASE unit
             WHEN 'day' THEN make_interval(days => periods)
             WHEN 'week' THEN make_interval(weeks => periods)
             WHEN 'month' THEN make_interval(months => periods)
             WHEN 'year' THEN make_interval(years => periods)
-        END) AT TIME ZONE zone
+        END, zone)
     END
 $$;
 COMMENT ON FUNCTION dataflow.period_add(text, timestamptz, integer, text) IS
@@ -156,7 +168,7 @@ AS $$
         date_trunc('hour', first + interval '1 hour' - interval '1 microsecond', 'UTC'), until, interval '1 hour') AS moment
     WHERE unit = 'hour' AND moment < until
     UNION ALL
-    SELECT local AT TIME ZONE zone FROM generate_series(
+    SELECT dataflow._first_moment(local, zone) FROM generate_series(
         first AT TIME ZONE zone, until AT TIME ZONE zone, ('1 ' || unit)::interval) AS local
     WHERE unit <> 'hour' AND local < until AT TIME ZONE zone
 $$;

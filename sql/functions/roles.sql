@@ -26,7 +26,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.period_start(text, text, text), dataflow.period_id(text, timestamptz, text),
     dataflow.period_add(text, timestamptz, integer, text), dataflow.plan_flow(jsonb, boolean), dataflow.flow_conflicts(jsonb, boolean),
     dataflow._inputs(text, text), dataflow._mapped_inputs(jsonb, text, text), dataflow._mapped_runs(text, jsonb, text, text),
-    dataflow._shifted(text, text, integer), dataflow._number(text), dataflow._moments(text, timestamptz, timestamptz, text),
+    dataflow._shifted(text, text, integer), dataflow._first_moment(timestamp, text), dataflow._number(text), dataflow._moments(text, timestamptz, timestamptz, text),
     dataflow._long_sortkey(text), dataflow._known_job(text), dataflow._known_dataset(text), dataflow._known_daemon(text), dataflow._checked_dataid(text), dataflow._described(dataflow.dataset)
     TO dataflow_reader;
 

@@ -147,7 +147,8 @@ BEGIN
     END IF;
 
     SELECT c.is_alone, c.is_applying INTO alone, applying FROM dataflow._company() AS c;
-    IF applying OR NOT alone THEN
+    alone := alone AND NOT applying;
+    IF NOT alone THEN
         -- What cannot be named yet: the runs of jobs that are being declared, and those that a partner of a reference chunk leads to.
         INSERT INTO dataflow.recheck (datasetid, dataid)
         SELECT DISTINCT c.datasetid, c.dataid FROM unnest(changes) AS c

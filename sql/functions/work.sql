@@ -174,7 +174,7 @@ BEGIN
         WHERE j.code IS NOT NULL
     ), again AS (
         INSERT INTO dataflow.recheck (jobid, dataid)
-        SELECT j.jobid, j.dataid FROM judged j WHERE j.code IS NOT NULL AND NOT alone AND j.jobid <> ALL (strict_jobs)
+        SELECT j.jobid, j.dataid FROM judged j WHERE j.code IS NOT NULL AND NOT alone
     ), told AS (
         -- A published, running or failed chunk says why by its own transition; here the story of waiting is told.
         INSERT INTO dataflow.event (kind, jobid, dataid, code, reason)
@@ -289,6 +289,14 @@ BEGIN
         SELECT a.jobid, a.dataid FROM chunks c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
         UNION
         SELECT o.jobid, c.dataid FROM chunks c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
+        UNION
+        -- its producer of before
+        SELECT s.jobid, s.dataid FROM chunks c JOIN dataflow.datastatus s ON s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
+        WHERE s.jobid <> ''
+        UNION
+        -- What was queued while its job was being retired: no claim looks at it.
+        SELECT w.jobid, w.dataid FROM dataflow.job j JOIN dataflow.work w ON w.jobid = j.jobid
+        WHERE j.retired IS NOT NULL AND EXISTS (SELECT FROM looked_at l WHERE l.datasetid IS NOT NULL)
     )
     SELECT array_agg(r.jobid) FILTER (WHERE r.dataid IS NOT NULL), array_agg(r.dataid) FILTER (WHERE r.dataid IS NOT NULL),
         count(*), (SELECT array_agg(c.datasetid) FROM chunks c), (SELECT array_agg(c.dataid) FROM chunks c)
@@ -302,6 +310,10 @@ BEGIN
     BEGIN
         IF strangers IS NOT NULL THEN
             PERFORM dataflow._own_chunks(strangers);
+        END IF;
+        IF chunk_datasets IS NOT NULL THEN
+            -- Left by who still took the job for a strict one.
+            DELETE FROM dataflow.open_run x USING dataflow.job j WHERE j.jobid = x.jobid AND NOT j.strict_order;
         END IF;
         PERFORM dataflow._refresh(jobids, dataids, true);
     EXCEPTION WHEN lock_not_available OR deadlock_detected THEN

@@ -271,4 +271,8 @@ def crashes(stage: Stage) -> Iterator[Violation]:
         for number, line in enumerate(lines):
             # A failed script's last lines are part of an event; they are its own business.
             if line.startswith("Traceback") or ('"exception"' in line and '"logger"' in line):
-                yield Violation("crashed", f"{log.name}: {' '.join(lines[number : number + 40])[:3000]}")
+                said = " ".join(lines[number : number + 40])
+                # Ctrl-C before the program has begun is answered by Python itself.
+                if "KeyboardInterrupt" in said and "importlib" in said:
+                    continue
+                yield Violation("crashed", f"{log.name}: {said[:3000]}")

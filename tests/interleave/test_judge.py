@@ -229,7 +229,6 @@ def test_mappings_are_read_as_the_database_reads_them(world: World) -> None:
     agree()
 
 
-@pytest.mark.xfail(reason="required_inputs and affected_runs disagree where midnight comes twice")
 @pytest.mark.parametrize(
     ("zone", "day"), [("America/Havana", "2026-10-31"), ("Atlantic/Azores", "2026-10-24")]
 )

@@ -63,7 +63,7 @@ FORGES: list[LiteralString] = [
 # What each role may call beside what it inherits: whoever grants a function writes it here too, and thinks twice.
 CALLS = {
     "dataflow_reader": """
-        _checked_dataid _described _inputs _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
+        _checked_dataid _described _first_moment _inputs _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
         _moments _number _shifted _written_to affected_runs attempts blockers causes chunk_map chunks
         data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
         matches next_inputs next_tick output_dataid overview partitionings period_add period_id
