@@ -100,6 +100,8 @@ DECLARE
     is_stale constant boolean := current_setting('transaction_isolation') <> 'read committed';
     resets boolean;
     judges boolean;
+    registers boolean;
+    misnamed text[] := '{}';
     alone boolean;
     applying boolean;
     jobids text[];
@@ -110,8 +112,9 @@ BEGIN
     END IF;
     SELECT
         bool_or(c.locktype = 'OUT' AND (c.was = 'RUNNING' AND c.now IS DISTINCT FROM 'READY' OR c.now = 'RESUBMIT')),
-        bool_or(c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY')
-    INTO resets, judges FROM unnest(changes) AS c;
+        bool_or(c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY'),
+        bool_or(c.was IS NULL AND c.now <> 'RUNNING')
+    INTO resets, judges, registers FROM unnest(changes) AS c;
 
     WITH chunks AS MATERIALIZED (
         SELECT c.* FROM unnest(changes) AS c WHERE c.locktype = 'OUT'
@@ -148,11 +151,17 @@ BEGIN
 
     SELECT c.is_alone, c.is_applying INTO alone, applying FROM dataflow._company() AS c;
     alone := alone AND NOT applying;
-    IF NOT alone THEN
+    IF registers THEN
+        -- Who read the producer before a flow was applied, and writes it after: settle() corrects it.
+        misnamed := ARRAY(
+            SELECT d.datasetid FROM (SELECT DISTINCT c.datasetid, c.jobid FROM unnest(changes) AS c WHERE c.locktype = 'OUT' AND c.was IS NULL) AS d
+            WHERE d.jobid <> coalesce((SELECT o.jobid::text FROM dataflow.job_output o WHERE o.datasetid = d.datasetid), ''));
+    END IF;
+    IF NOT alone OR misnamed <> '{}' THEN
         -- What cannot be named yet: the runs of jobs that are being declared, and those that a partner of a reference chunk leads to.
         INSERT INTO dataflow.recheck (datasetid, dataid)
         SELECT DISTINCT c.datasetid, c.dataid FROM unnest(changes) AS c
-        WHERE c.locktype = 'OUT' AND (applying OR EXISTS (
+        WHERE c.locktype = 'OUT' AND (applying OR c.datasetid = ANY (misnamed) OR NOT alone AND EXISTS (
             SELECT FROM dataflow.job_input i WHERE i.datasetid = c.datasetid AND i.kind = 'fixed' AND i.mapping ->> 'dataid' = c.dataid));
     END IF;
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
