@@ -23,6 +23,9 @@ RETRY_IS_FUTILE = frozenset(
     }
 )
 
+# No fault of the job's: the same attempt, made again, reads what is there then.
+RETRY_IN_ANY_CASE = frozenset({"INPUT_CHANGED"})
+
 _NODE = "dataflow_node"
 
 
@@ -44,6 +47,8 @@ class AttemptError(DataflowError):
 
     @property
     def retry(self) -> bool | None:
+        if self.code in RETRY_IN_ANY_CASE:
+            return True
         return False if self.code in RETRY_IS_FUTILE else None
 
     @property

@@ -271,6 +271,9 @@ SELECT * FROM dataflow.replay(%(jobid)s, %(patterns)s::text[], %(open)s, %(dry_r
 -- delete: forget runs of a job, or only show them
 SELECT * FROM dataflow.delete_runs(%(jobid)s, %(patterns)s::text[], %(dry_run)s, %(at_most)s);
 
+-- delete_patience: the rows of tables are removed while this transaction is open; it may be idle for so long, and no longer
+SELECT set_config(name, %(milliseconds)s::text, true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout');
+
 -- prunable: how many events are older
 SELECT dataflow.prunable(%(older_than)s::interval) AS events;
 

@@ -94,13 +94,17 @@ SELECT fence, attempt FROM {ledger} WHERE tablename = %(table)s AND dataid = %(d
 -- entry_locked: the same, and nobody else changes it before this transaction ends
 SELECT fence, attempt FROM {ledger} WHERE tablename = %(table)s AND dataid = %(dataid)s FOR UPDATE;
 
+-- published_locked: those of some chunks that an attempt has published; nobody else changes them before this transaction ends
+SELECT dataid FROM {ledger} WHERE tablename = %(table)s AND dataid = ANY (%(dataids)s::text[]) AND attempt IS NOT NULL
+ORDER BY dataid FOR UPDATE;
+
 -- enter: the rows of this attempt are in the table
 UPDATE {ledger} SET attempt = %(attempt)s, rows = %(rows)s, published = now()
 WHERE tablename = %(table)s AND dataid = %(dataid)s;
 
--- leave: the chunk has no rows any more, and no attempt that is known until now may give it some
+-- leave: the chunks have no rows any more, and no attempt that is known until now may give them some
 UPDATE {ledger} SET fence = fence + 1, attempt = NULL, rows = NULL, published = NULL
-WHERE tablename = %(table)s AND dataid = %(dataid)s;
+WHERE tablename = %(table)s AND dataid = ANY (%(dataids)s::text[]);
 
 -- create_staging: unlogged, because an attempt that a crash of the server interrupts is repeated
 CREATE UNLOGGED TABLE {staging} ();
@@ -126,11 +130,17 @@ SELECT count(*) FROM {staging} WHERE {column}::{type} IS DISTINCT FROM %(dataid)
 -- delete_rows: what a chunk consisted of until now
 DELETE FROM {target} WHERE {column} = %(dataid)s::{type};
 
+-- delete_chunks: all rows of some chunks
+DELETE FROM {target} WHERE {column} = ANY (%(dataids)s::{type}[]);
+
 -- insert_rows: what it consists of from now on
 INSERT INTO {target} ({columns}) SELECT {sources} FROM {staging};
 
 -- drop_staging: its rows are where they belong, or nobody wants them any more
 DROP TABLE IF EXISTS {staging};
+
+-- bounds: somebody waits for the end of this transaction, with another one open
+SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(statement)s, true);
 
 -- hurry: a staging table that somebody still writes is left for the next time
 SELECT set_config('lock_timeout', '500ms', true);

@@ -13,12 +13,18 @@ from dataflowd.ctl.output import say
 from dataflowd.ctl.show import Progress, as_json, confirm, counted, preview, sign_of_life
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import psycopg
 
     from dataflowd.ctl.ask import Row
+    from dataflowd.order import Dataset
 
 # A statement has a timeout; a million runs go in parts.
 SLICE = 1000
+# Of runs whose rows go too: the transaction that forgets them is open as long as that takes.
+ROWS_SLICE = 100
+SPARE_SECONDS = 60
 ALL = 10_000_000
 
 
@@ -57,7 +63,7 @@ def delete(  # noqa: PLR0913 - each is an option of the command
     if explained:
         explain(shown if dry_run else part)
     removed: list[Row] = []
-    tables: list[Row] = []
+    tables: dict[str, int] = {}
     with connected(context) as connection:
         rows = shown.send(connection)
         if not json:
@@ -65,25 +71,33 @@ def delete(  # noqa: PLR0913 - each is an option of the command
         if rows and not dry_run:
             confirm(f"delete {counted(len(rows), 'run')} of {job}?", yes=yes)
             dataids = [row["dataid"] for row in rows]
-            # First, because only the runs say which rows there are: what is interrupted here can be repeated.
-            tables = _remove_rows(context, connection, job, dataids) if data else []
             progress = Progress("deleting", len(rows))
-            with connection.transaction():
-                while done := part.send(connection):
-                    progress.advance(len(done))
+            places = _tables(connection, job) if data else []
+            if places:
+                tables = _delete_with_rows(context, connection, job, dataids, places, progress)
+            else:
+                with connection.transaction():
+                    while done := part.send(connection):
+                        progress.advance(len(done))
             progress.end()
             removed = _remove_files(context, connection, job, dataids) if data else []
         elif rows and data:
             removed = _written(context, connection, job, rows)
     if json:
         as_json(
-            {"dry_run": dry_run, "count": len(rows), "runs": rows, "directories": removed, "tables": tables}
+            {
+                "dry_run": dry_run,
+                "count": len(rows),
+                "runs": rows,
+                "directories": removed,
+                "tables": [{"dataset": name, "rows": count} for name, count in tables.items()],
+            }
         )
     else:
         _tell(job, rows, removed, tables, dry_run=dry_run)
 
 
-def _tell(job: str, rows: list[Row], removed: list[Row], tables: list[Row], *, dry_run: bool) -> None:
+def _tell(job: str, rows: list[Row], removed: list[Row], tables: Mapping[str, int], *, dry_run: bool) -> None:
     if not rows:
         say(f"there is nothing to delete of {job}")
         return
@@ -92,8 +106,8 @@ def _tell(job: str, rows: list[Row], removed: list[Row], tables: list[Row], *, d
         preview(["bytes", "path"], [[each["bytes"], each["path"]] for each in gone])
     files = f" and {counted(len(gone), 'output')}" if gone else ""
     say(f"{'would delete' if dry_run else 'deleted'} {counted(len(rows), 'run')}{files} of {job}")
-    for each in tables:
-        say(f"deleted {counted(each['rows'], 'row')} of {each['dataset']}")
+    for name, count in tables.items():
+        say(f"deleted {counted(count, 'row')} of {name}")
     for each in removed:
         if each["kept"] is not None:
             say(f"kept {each['path']}: it {each['kept']}")
@@ -106,30 +120,109 @@ def _written(context: typer.Context, connection: psycopg.Connection, job: str, r
     return written(connection, settings_of(context), job, {row["dataid"] for row in rows})
 
 
-def _remove_rows(
-    context: typer.Context, connection: psycopg.Connection, job: str, dataids: list[str]
-) -> list[Row]:
-    """What the job wrote to tables."""
+def _tables(connection: psycopg.Connection, job: str) -> list[Dataset]:
     from dataflowd import formats
+    from dataflowd.order import Dataset
+
+    places = [Dataset.parse(row["dataset"]) for row in call("delete_places", jobid=job).send(connection)]
+    return [place for place in places if place.format in formats.TABLES]
+
+
+def _delete_with_rows(  # noqa: PLR0913, PLR0917 - all that is needed to reach both databases
+    context: typer.Context,
+    connection: psycopg.Connection,
+    job: str,
+    dataids: list[str],
+    places: list[Dataset],
+    progress: Progress,
+) -> dict[str, int]:
+    """Runs and what they wrote to tables, some at a time; how many rows of each dataset.
+
+    The control database consents first, in a transaction that stays open: nobody claims or reads these chunks meanwhile.
+    Then the rows go, in their own database. Then the consent is committed. Whatever fails in between, a chunk has lost
+    its rows at most, and its ledger says so: who reads it is refused.
+    """
+    from contextlib import suppress
+
     from dataflowd.ctl.setup import settings_of
-    from dataflowd.errors import NotAllowedError
+    from dataflowd.errors import DataflowError
     from dataflowd.faults import AttemptError
     from dataflowd.keyfile import KeySource
-    from dataflowd.order import Dataset
     from dataflowd.runner import secrets
     from dataflowd.tables import writing
 
-    places = [Dataset.parse(row["dataset"]) for row in call("delete_places", jobid=job).send(connection)]
-    tables = [place for place in places if place.format in formats.TABLES]
     settings = settings_of(context)
     hosts = settings.effective_allowed_hosts
+    removed = dict.fromkeys((place.name for place in places), 0)
+    with secrets.offered(KeySource.of(settings)):
+        for done in range(0, len(dataids), ROWS_SLICE):
+            some = dataids[done : done + ROWS_SLICE]
+            try:
+                gone = _delete_some(connection, job, some, places, hosts)
+            except DataflowError as error:
+                if done:
+                    error.message += f"; before that {counted(done, 'run')} of {job} were deleted"
+                raise
+            for name, count in gone.items():
+                removed[name] += count
+            progress.advance(len(some))
+        for place in places:
+            # Dead staging tables are collected by the next attempt, too.
+            with suppress(AttemptError):
+                writing.collect(place, hosts, lambda _dataid, _attempt: False)
+    return removed
+
+
+def _delete_some(
+    connection: psycopg.Connection,
+    job: str,
+    dataids: list[str],
+    places: list[Dataset],
+    hosts: Sequence[str],
+) -> dict[str, int]:
+    import psycopg
+
+    from dataflowd import db
+    from dataflowd.errors import NotAllowedError
+    from dataflowd.faults import AttemptError
+    from dataflowd.tables import writing
+
+    removed: dict[str, int] = {}
     try:
-        with secrets.offered(KeySource.of(settings)):
-            return [
-                {"dataset": place.name, "rows": writing.remove(place, dataids, hosts)} for place in tables
-            ]
+        with connection.transaction():
+            milliseconds = 1000 * (writing.REMOVE_SECONDS + SPARE_SECONDS) * len(places)
+            call("delete_patience", milliseconds=milliseconds).send(connection)
+            call("delete", jobid=job, patterns=dataids, dry_run=False, at_most=len(dataids)).send(connection)
+            for place in places:
+                removed[place.name] = writing.remove(place, dataids, hosts)
     except AttemptError as error:
-        raise NotAllowedError(f"{error.message}; the runs of {job} stay", error.remedy) from error
+        gone, remedy = _without_rows(job, removed)
+        raise NotAllowedError(
+            f"{error.message}; the runs of {job} stay{gone}", error.remedy + remedy
+        ) from error
+    except psycopg.Error as error:
+        found = db.translate(error)
+        if not removed:
+            raise found from error
+        gone, remedy = _without_rows(job, removed)
+        raise type(found)(
+            f"{found.message}; the runs of {job} stay{gone}", _both(found.remedy, remedy)
+        ) from error
+    return removed
+
+
+def _without_rows(job: str, removed: Mapping[str, int]) -> tuple[str, str]:
+    """What is to be said, and to be done, where rows are gone and the runs that wrote them stay."""
+    if not removed:
+        return "", ""
+    return (
+        f", but their rows in {', '.join(removed)} are gone: whoever reads these chunks is refused (WRONG_DATA)",
+        f"repeat the command, or make them again: `dataflowctl resubmit {job} --status READY`",
+    )
+
+
+def _both(*remedies: str) -> str:
+    return "; then ".join(filter(None, remedies))
 
 
 def _remove_files(

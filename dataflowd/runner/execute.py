@@ -62,6 +62,7 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         run(ctx, jobcode.function(order))
         reporter.step("validate")
         result |= validate(ctx)
+        check_inputs_again(order)
         reporter.step("publish")
         publish_tables(ctx, reporter.confirm)
         return result | {"outcome": "DONE"}
@@ -274,6 +275,13 @@ def _files_listed(spark: SparkSession, item: Written) -> list[dict[str, Any]]:
             "a task may have been counted twice: the attempt is to be repeated",
         )
     return [file.document() for file in found]
+
+
+def check_inputs_again(order: Order) -> None:
+    """Files of a version never change; the rows of a table may have been replaced or deleted while they were read."""
+    for source in order.inputs.values():
+        if source.dataset.format in formats.TABLES:
+            reading.check_unchanged(source, order.allowed_hosts)
 
 
 def publish_tables(ctx: Context, confirm: Callable[[], bool]) -> None:

@@ -18,8 +18,11 @@ whereas READY before the rows are there would. A crash before 3's commit leaves 
 collected later; a crash between 3 and 4 leaves new rows under a chunk that is not READY, and the next attempt replaces
 them again. A repeated 3 finds its own number in the ledger and does nothing. A zombie is stopped by its dead token, and,
 should it have asked in the last moment of its life, by the fence of its successor; if the successor has not begun yet,
-it will replace whatever the zombie left. Who reads compares the ledger with the manifest: rows of any other attempt
-are WRONG_DATA.
+it will replace whatever the zombie left. Who reads compares the ledger with the manifest before: rows of any other attempt
+are WRONG_DATA; and after: rows that were replaced or deleted meanwhile are INPUT_CHANGED, and the attempt is repeated.
+
+Who deletes chunks goes the other way round: the control database forgets the runs, uncommitted; the rows go, and the ledger
+names no attempt; then the first is committed. Should that fail, the chunk is READY without rows, and nobody can read it.
 """
 
 from __future__ import annotations

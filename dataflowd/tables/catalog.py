@@ -84,6 +84,12 @@ def spoken(table: Table) -> Iterator[None]:
                 f"the server cannot serve the table {table} now: {said}",
                 "see what its log says about room, memory, connections or a shutdown; then resubmit",
             ) from None
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            raise AttemptError(
+                "LOCKED",
+                f"somebody holds the table {table}: {said}",
+                "look in its database's pg_stat_activity for who does; then try again",
+            ) from None
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             raise AttemptError(
                 "NOT_ALLOWED",

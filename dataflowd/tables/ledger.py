@@ -15,7 +15,7 @@ from dataflowd.faults import AttemptError
 from dataflowd.tables.catalog import rows, statement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from dataflowd.tables.catalog import Row
     from dataflowd.tables.place import Table
@@ -66,9 +66,16 @@ def enter(opened: psycopg.Connection[Row], table: Table, dataid: str, attempt: i
     opened.execute(statement("enter", ledger=table.ledger), named)
 
 
-def leave(opened: psycopg.Connection[Row], table: Table, dataid: str) -> None:
-    """Its rows are gone; the fence stays, and rises: the next attempt's number is greater than any until now."""
-    opened.execute(statement("leave", ledger=table.ledger), {"table": table.name, "dataid": dataid})
+def locked_published(opened: psycopg.Connection[Row], table: Table, dataids: Sequence[str]) -> list[str]:
+    """Those that an attempt has published; nobody else changes their entries before the transaction ends."""
+    named = {"table": table.name, "dataids": list(dataids)}
+    return [dataid for [dataid] in rows(opened, statement("published_locked", ledger=table.ledger), named)]
+
+
+def leave(opened: psycopg.Connection[Row], table: Table, dataids: Sequence[str]) -> None:
+    """Their rows are gone; each fence stays, and rises: the next attempt's number is greater than any until now."""
+    named = {"table": table.name, "dataids": list(dataids)}
+    opened.execute(statement("leave", ledger=table.ledger), named)
 
 
 def fenced(opened: psycopg.Connection[Row], table: Table, dataid: str, attempt: int) -> AttemptError:

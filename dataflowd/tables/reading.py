@@ -33,24 +33,46 @@ def check_input(source: Input, allowed_hosts: Sequence[str]) -> None:
     table = table_of(source.dataset, allowed_hosts)
     with catalog.connection(table) as opened:
         _planned(opened, table, source.dataset, source.chunks, None)
-        for chunk in source.chunks:
-            named = next((file["attempt"] for file in chunk.files or () if "attempt" in file), None)
-            if named is not None:
-                _check_published(opened, table, f"{source.name}/{chunk.dataid}", chunk.dataid, named)
-
-
-def _check_published(
-    opened: psycopg.Connection[Row], table: Table, chunk: str, dataid: str, named: int
-) -> None:
-    found = ledger.entry(opened, table, dataid)
-    there = found[1] if found else None
-    if there != named:
+        wrong = _changed(opened, table, source)
+    if wrong:
         raise AttemptError(
             "WRONG_DATA",
-            f"{chunk} was published by attempt {named}, and {table} holds the rows of "
-            f"{'no attempt that is known' if there is None else f'attempt {there}'}",
+            wrong,
             "restore them, or make the chunk again: `dataflowctl resubmit` on its producer",
         )
+
+
+def check_unchanged(source: Input, allowed_hosts: Sequence[str]) -> None:
+    """After the last row was read: each part was read by itself, and rows may have been replaced between two of them."""
+    table = table_of(source.dataset, allowed_hosts)
+    if not _named(source):
+        return
+    with catalog.connection(table) as opened:
+        wrong = _changed(opened, table, source)
+    if wrong:
+        raise AttemptError(
+            "INPUT_CHANGED",
+            f"while the job read them: {wrong}",
+            "nothing: it reads them again when they are ready",
+        )
+
+
+def _named(source: Input) -> dict[str, int]:
+    """The attempts that manifests name; what was not published by one has none."""
+    listed = [(chunk.dataid, file) for chunk in source.chunks for file in chunk.files or ()]
+    return {dataid: file["attempt"] for dataid, file in reversed(listed) if "attempt" in file}
+
+
+def _changed(opened: psycopg.Connection[Row], table: Table, source: Input) -> str:
+    """Which rows are not those of the attempt that their manifest names; empty: all are."""
+    for dataid, named in _named(source).items():
+        found = ledger.entry(opened, table, dataid)
+        there = found[1] if found else None
+        if there != named:
+            holds = "no attempt that is known" if there is None else f"attempt {there}"
+            chunk = f"{source.name}/{dataid}"
+            return f"{chunk} was published by attempt {named}, and {table} holds the rows of {holds}"
+    return ""
 
 
 def read(

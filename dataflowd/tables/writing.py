@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from dataflowd.tables.catalog import Column, Row
 
 
+LOCK_SECONDS = 10
+REMOVE_SECONDS = 600
+
+
 def take(order: Order, output: Output) -> None:
     """Before any job code: from here on no older attempt can replace the chunk's rows."""
     dataset, table = output.dataset, table_of(output.dataset, order.allowed_hosts)
@@ -224,21 +228,22 @@ def _replace(opened: psycopg.Connection[Row], table: Table, kept: str, order: Or
 
 
 def remove(dataset: Dataset, dataids: Sequence[str], allowed_hosts: Sequence[str]) -> int:
-    """Deletes the rows of chunks, each in one transaction, and returns how many; what no attempt has published stays."""
-    table, kept, removed = table_of(dataset, allowed_hosts), dataid_column(dataset), 0
-    with catalog.connection(table) as opened:
+    """Deletes the rows of chunks in one transaction, and returns how many; what no attempt has published stays.
+
+    The caller has a transaction open in the control database: nothing here lasts longer than REMOVE_SECONDS.
+    """
+    table, kept = table_of(dataset, allowed_hosts), dataid_column(dataset)
+    with catalog.connection(table) as opened, opened.transaction():
+        bounds = {"lock": f"{LOCK_SECONDS}s", "statement": f"{REMOVE_SECONDS}s"}
+        opened.execute(statement("bounds"), bounds)
         kinds = {column.name: column.type for column in catalog.columns(opened, table)}
         if kept not in kinds or not ledger.is_there(opened, table):
             return 0
+        published = ledger.locked_published(opened, table, dataids)
         named = {"column": sql.Identifier(kept), "type": sql.SQL(kinds[kept])}
-        for dataid in dataids:
-            with opened.transaction():
-                found = ledger.locked_entry(opened, table, dataid)
-                if found is not None and found[1] is not None:
-                    what = statement("delete_rows", target=table.identifier, **named)
-                    removed += opened.execute(what, {"dataid": dataid}).rowcount
-                    ledger.leave(opened, table, dataid)
-        ledger.collect(opened, table, lambda _dataid, _attempt: False)
+        what = statement("delete_chunks", target=table.identifier, **named)
+        removed = opened.execute(what, {"dataids": published}).rowcount
+        ledger.leave(opened, table, published)
     return removed
 
 

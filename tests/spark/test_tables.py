@@ -461,6 +461,42 @@ def test_validate_publishes_rows_where_they_lie(spark: SparkSession, warehouse: 
     assert warehouse.do("SELECT count(*) FROM t") == [(3,)]
 
 
+MEDDLER = """
+import psycopg
+from dataflowd import job
+
+@job
+def work(ctx):
+    ctx.write("target", ctx.read("first"))
+    with psycopg.connect({dsn!r}) as other:
+        other.execute("UPDATE dataflow_published SET attempt = {attempt} WHERE tablename = 'first'")
+"""
+
+
+@pytest.mark.parametrize("attempt", ["NULL", "9", "7"])
+def test_rows_that_are_replaced_while_they_are_read_are_read_again_by_another_attempt(
+    spark: SparkSession, warehouse: Warehouse, numbers: Path, tmp_path: Path, attempt: str
+) -> None:
+    first = warehouse.dataset("first", options=BY_DAY)
+    target = warehouse.dataset("target", options=BY_DAY)
+    done = run(warehouse.order(files("source", numbers), first), spark)
+    assert done["outcome"] == "DONE", done["error"]
+    module = f"meddler_{attempt.lower()}"
+    (tmp_path / f"{module}.py").write_text(
+        MEDDLER.format(dsn=warehouse.dsn, attempt=attempt), encoding="utf-8"
+    )
+    published = Input(
+        dataset=first, chunks=(Chunk(dataid=DAY, files=tuple(done["outputs"]["first"]["files"]), rows=100),)
+    )
+    order = warehouse.order(published, target, attempt=8, code=f"{module}:work")
+    read = run(replace(order, directory=str(tmp_path)), spark)
+    if attempt == "7":
+        assert read["outcome"] == "DONE", read["error"]
+        return
+    assert (read["outcome"], read["code"], read["retry"]) == ("FAILED", "INPUT_CHANGED", True)
+    assert warehouse.do("SELECT count(*) FROM target") == [(0,)]
+
+
 @pytest.mark.parametrize("column", ["d%y", "per%cent"])
 def test_names_with_a_percent_sign_are_names_as_any_other(
     spark: SparkSession, warehouse: Warehouse, column: str
