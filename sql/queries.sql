@@ -104,7 +104,7 @@ WHERE d.daemon = %(daemon)s AND d.incarnation = %(incarnation)s
     AND a.application_name = current_setting('application_name');
 
 -- daemon_retake: after a lost connection, the attempts that are still this daemon's, and the cancelled ones that it has not let go
-SELECT attempt, token::text, jobid, dataid, is_live FROM dataflow.retake(%(daemon)s, %(incarnation)s);
+SELECT attempt, token::text, jobid, dataid, is_live FROM dataflow.retake_attempts(%(daemon)s, %(incarnation)s);
 
 -- daemon_stop: say that nothing runs any more
 SELECT dataflow.stop_daemon(%(daemon)s, %(incarnation)s);

@@ -119,7 +119,7 @@ class Daemon:
             self.dsn, autocommit=True, application_name=f"dataflowd {self.name}"
         )
         found = self.connection.execute(
-            "SELECT attempt FROM dataflow.retake(%s, %s) WHERE is_live ORDER BY attempt",
+            "SELECT attempt FROM dataflow.retake_attempts(%s, %s) WHERE is_live ORDER BY attempt",
             [self.name, self.incarnation],
         )
         return [attempt for [attempt] in found.fetchall()]

@@ -342,10 +342,11 @@ class Picture:
         ]
 
     def is_open(self, run: Run) -> bool:
-        """Somebody waits for it in strict order."""
+        """Somebody waits for it in strict order. An output that was declared later does not open a run that is done."""
         name, dataid = run
-        rows = [self.chunks.get((dataset, dataid)) for dataset in self.jobs[name].outputs]
-        return not rows or any(row is None or row["status"] != "READY" for row in rows)
+        chunks = [(dataset, dataid) for dataset in self.jobs[name].outputs]
+        statuses = [self.chunks[chunk]["status"] for chunk in chunks if chunk in self.chunks]
+        return not statuses or any(status != "READY" for status in statuses)
 
     def _batches(self, dataset: str) -> Callable[[str], list[str]]:
         return lambda partitioning: [

@@ -318,6 +318,10 @@ BEGIN
         PERFORM FROM dataflow.job AS j WHERE j.jobid = ANY (touched) ORDER BY j.jobid FOR UPDATE;
         used := dataflow._used_datasets(touched);
         PERFORM dataflow._write_flow(declared, prune);
+        -- A claim of a job that makes what a strict job reads brings runs into being that the strict job has to know of.
+        PERFORM FROM dataflow.job AS j WHERE j.jobid IN (
+            SELECT o.jobid FROM dataflow.job AS k JOIN dataflow.job_input AS i ON i.jobid = k.jobid JOIN dataflow.job_output AS o ON o.datasetid = i.datasetid
+            WHERE k.jobid = ANY (touched) AND k.strict_order) ORDER BY j.jobid FOR UPDATE;
     EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
         RAISE EXCEPTION 'the flow holds a value that cannot be stored: %', SQLERRM USING
             ERRCODE = 'DF400', HINT = 'check the file with `dataflowctl apply --check`';

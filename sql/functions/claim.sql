@@ -71,9 +71,9 @@ END $$;
 COMMENT ON FUNCTION dataflow.renew_lease(text, uuid) IS
     'Prolongs a daemon''s lease; NULL says that this incarnation is no longer the daemon of that name';
 
--- Release 0.1.0 had no is_live; its daemons name the columns that they read, and find the same there.
-DROP FUNCTION IF EXISTS dataflow.retake(text, uuid);
-CREATE FUNCTION dataflow.retake(daemon text, incarnation uuid) RETURNS TABLE (attempt bigint, token uuid, jobid text, dataid text, is_live boolean)
+CREATE OR REPLACE FUNCTION dataflow.retake_attempts(daemon text, incarnation uuid) RETURNS TABLE (
+    attempt bigint, token uuid, jobid text, dataid text, is_live boolean
+)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = 0
@@ -82,29 +82,37 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM FROM dataflow.daemon d WHERE d.daemon = retake.daemon FOR UPDATE;
+    PERFORM FROM dataflow.daemon d WHERE d.daemon = retake_attempts.daemon FOR UPDATE;
     -- A claim of the lost session that is still under way ends first, and no later one is let in.
     PERFORM dataflow._claim_lock();
     UPDATE dataflow.daemon d SET session_pid = pg_backend_pid(), lease_until = clock_timestamp() + d.lease
-        WHERE d.daemon = retake.daemon AND d.incarnation = retake.incarnation AND d.stopped IS NULL;
+        WHERE d.daemon = retake_attempts.daemon AND d.incarnation = retake_attempts.incarnation AND d.stopped IS NULL;
     IF NOT FOUND THEN
         RETURN;
     END IF;
     RETURN QUERY
     WITH held AS MATERIALIZED (
         SELECT a.attempt, a.token, a.jobid, a.dataid, true AS is_live FROM dataflow.attempt a
-        WHERE a.ended IS NULL AND a.daemon = retake.daemon AND a.incarnation = retake.incarnation
+        WHERE a.ended IS NULL AND a.daemon = retake_attempts.daemon AND a.incarnation = retake_attempts.incarnation
         UNION ALL
         SELECT a.attempt, a.token, a.jobid, a.dataid, false FROM dataflow.attempt a
-        WHERE a.outcome = 'CANCELLED' AND NOT a.let_go AND a.daemon = retake.daemon AND a.incarnation = retake.incarnation
+        WHERE a.outcome = 'CANCELLED' AND NOT a.let_go AND a.daemon = retake_attempts.daemon AND a.incarnation = retake_attempts.incarnation
     ), locked AS MATERIALIZED (
         SELECT h.*, pg_try_advisory_lock(dataflow._run_lock(h.jobid, h.dataid)) AS mine FROM held h
     )
     -- Also those whose lock somebody else has: the daemon gives them back, or nobody ever would.
     SELECT l.attempt, l.token, l.jobid::text, l.dataid::text, l.is_live AND l.mine FROM locked l;
 END $$;
-COMMENT ON FUNCTION dataflow.retake(text, uuid) IS
+COMMENT ON FUNCTION dataflow.retake_attempts(text, uuid) IS
     'After a lost connection: takes a daemon''s run locks again in this session and returns the attempts that wait for its word. is_live: still its own; false: cancelled, or somebody else has its lock, and its run waits until the daemon says with finish() that nothing of it runs. It must stop all others';
+
+-- For daemons of release 0.1.0, which go on with all that is returned.
+CREATE OR REPLACE FUNCTION dataflow.retake(daemon text, incarnation uuid) RETURNS TABLE (attempt bigint, token uuid, jobid text, dataid text)
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT a.attempt, a.token, a.jobid, a.dataid FROM dataflow.retake_attempts(daemon, incarnation) AS a WHERE a.is_live $$;
+COMMENT ON FUNCTION dataflow.retake(text, uuid) IS
+    'retake_attempts(), only those that are still the daemon''s own; the next release has no such function';
 
 CREATE OR REPLACE FUNCTION dataflow.stop_daemon(daemon text, incarnation uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -144,6 +152,8 @@ BEGIN
     END IF;
     last := setval(pg_get_serial_sequence('dataflow.attempt', 'attempt'), coalesce((SELECT max(a.attempt) FROM dataflow.attempt a), 0) + passed_over);
     UPDATE dataflow.daemon d SET session_pid = NULL, lease_until = clock_timestamp() WHERE d.stopped IS NULL;
+    -- Numbers of transactions mean nothing on another server: all chunks are looked at.
+    UPDATE dataflow.recheck r SET horizon = NULL, looked = NULL, since = CASE WHEN r.since IS NOT NULL THEN '3'::xid8 END;
     INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'RESTORED', format('attempts go on at %s', last + 1));
     RETURN last + 1;
 END $$;
@@ -213,9 +223,9 @@ BEGIN
                 WHERE o.jobid = j.jobid AND d.environment <> _shares.environment)
             -- The order of a strict job is known only when settle() has looked at all that changed.
             AND NOT (j.strict_order AND (
-                EXISTS (SELECT FROM dataflow.recheck r WHERE r.looked IS NULL AND r.jobid = j.jobid)
-                OR EXISTS (SELECT FROM dataflow.job_input i JOIN dataflow.recheck r ON r.datasetid = i.datasetid WHERE r.looked IS NULL AND i.jobid = j.jobid)
-                OR EXISTS (SELECT FROM dataflow.job_output o JOIN dataflow.recheck r ON r.datasetid = o.datasetid WHERE r.looked IS NULL AND o.jobid = j.jobid)))
+                EXISTS (SELECT FROM dataflow.recheck r WHERE NOT r.is_judged AND r.jobid = j.jobid)
+                OR EXISTS (SELECT FROM dataflow.job_input i JOIN dataflow.recheck r ON r.datasetid = i.datasetid WHERE NOT r.is_judged AND i.jobid = j.jobid)
+                OR EXISTS (SELECT FROM dataflow.job_output o JOIN dataflow.recheck r ON r.datasetid = o.datasetid WHERE NOT r.is_judged AND o.jobid = j.jobid)))
     ), waiting AS (
         -- A job at its limit is not looked at; of the others only as many rows as they could get.
         SELECT o.jobid, o.priority, o.running + w.position AS turn
@@ -308,7 +318,7 @@ BEGIN
             AND d.session_pid = pg_backend_pid();
     IF NOT FOUND THEN
         RAISE EXCEPTION 'daemon % holds no lease in this session', _leased.daemon USING ERRCODE = 'DF409',
-            HINT = 'register_daemon() first, and retake() after a reconnect';
+            HINT = 'register_daemon() first, and retake_attempts() after a reconnect';
     END IF;
     RETURN daemon_environment;
 END $$;
@@ -372,7 +382,7 @@ BEGIN
             -- what asked for a later time has not spent a try
             CASE WHEN g.outcome = 'FAILED' AND g.out_status = 'FAILED' THEN g.tries + (g.code <> 'RETRY_LATER')::int
                 WHEN g.outcome IN ('LOST', 'RETURNED') THEN g.tries ELSE 1 END,
-            -- who lost too many runners has failed, and is here because he was resubmitted
+            -- At max_lost the run has failed. A resubmit resets the counter.
             CASE WHEN g.outcome = 'LOST' AND g.lost + 1 < k.max_lost THEN g.lost + 1 WHEN g.outcome = 'RETURNED' THEN g.lost ELSE 0 END,
             _take.daemon, _take.incarnation, 'dataflow-' || gen_random_uuid(), _take.forced, coalesce(g.inputs, '{}'),
             jsonb_build_object('ready', g.not_ready IS NULL, 'right_data', g.wrong_data IS NULL, 'right_place', g.invalid_path IS NULL,
@@ -446,12 +456,11 @@ BEGIN
     -- What a job reads and makes stays as it is until the commit; one that is being changed by apply_flow(), or whose output somebody
     -- is registering, is passed over.
     free_jobs := ARRAY(
-        WITH unchanged AS MATERIALIZED (
-            SELECT j.jobid FROM dataflow.job j WHERE j.jobid = ANY (ARRAY(SELECT DISTINCT n FROM unnest(jobids) AS n)) FOR KEY SHARE SKIP LOCKED
-        )
-        SELECT u.jobid::text FROM unchanged u
+        SELECT j.jobid::text FROM dataflow.job j WHERE j.jobid = ANY (ARRAY(SELECT DISTINCT n FROM unnest(jobids) AS n)) FOR KEY SHARE SKIP LOCKED);
+    free_jobs := ARRAY(
+        SELECT f FROM unnest(free_jobs) AS f
         WHERE coalesce((
-            SELECT bool_and(pg_try_advisory_xact_lock(dataflow._registration_lock(o.datasetid))) FROM dataflow.job_output o WHERE o.jobid = u.jobid), true));
+            SELECT bool_and(pg_try_advisory_xact_lock(dataflow._registration_lock(o.datasetid))) FROM dataflow.job_output o WHERE o.jobid = f), true));
     -- The chunks are locked before they are judged: what is judged stays true until the commit. Most runs are new, so that a row is
     -- looked for before it is locked.
     SELECT
@@ -460,7 +469,8 @@ BEGIN
     INTO jobids, dataids, locked_jobids, locked_dataids
     FROM unnest(jobids, dataids) AS r (jobid, dataid)
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE known.is_there AND mine.found IS NULL) + (r.jobid <> ALL (free_jobs))::int AS taken
+        SELECT count(*) FILTER (WHERE known.is_there AND mine.found IS NULL) 
+            + (r.jobid <> ALL (free_jobs) OR NOT pg_try_advisory_xact_lock(dataflow._hold_lock(r.jobid, r.dataid)))::int AS taken
         FROM dataflow.job_output o
         LEFT JOIN LATERAL (
             SELECT true AS is_there FROM dataflow.datastatus x WHERE x.datasetid = o.datasetid AND x.dataid = r.dataid AND x.locktype = 'OUT' OFFSET 0
@@ -537,7 +547,9 @@ BEGIN
     END IF;
     -- As in a claim, all is locked before it is judged; for a person's open transaction it is waited here, before the claim lock.
     PERFORM FROM dataflow.job j WHERE j.jobid = claim_run.of_job FOR KEY SHARE;
-    PERFORM pg_advisory_xact_lock(dataflow._registration_lock(o.datasetid)) FROM dataflow.job_output o WHERE o.jobid = claim_run.of_job;
+    PERFORM pg_advisory_xact_lock(dataflow._registration_lock(o.datasetid))
+        FROM (SELECT x.datasetid FROM dataflow.job_output x WHERE x.jobid = claim_run.of_job ORDER BY x.datasetid OFFSET 0) AS o;
+    PERFORM pg_advisory_xact_lock(dataflow._hold_lock(claim_run.of_job, claim_run.of_dataid));
     PERFORM FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid
         WHERE o.jobid = claim_run.of_job AND s.dataid = claim_run.of_dataid AND s.locktype = 'OUT' ORDER BY s.datasetid FOR UPDATE OF s;
     PERFORM FROM dataflow._inputs(claim_run.of_job, claim_run.of_dataid) AS i JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid

@@ -104,6 +104,9 @@ BEGIN
         -- The claim may have set it aside until then.
         UPDATE dataflow.work w SET not_before = NULL FROM dataflow.attempt a
             WHERE a.attempt = ANY (stopped) AND w.jobid = a.jobid AND w.dataid = a.dataid AND w.not_before IS NOT NULL;
+        IF FOUND THEN
+            PERFORM pg_notify('dataflow', 'work');
+        END IF;
     END IF;
     PERFORM pg_advisory_unlock(dataflow._run_lock(a.jobid, a.dataid))
     FROM unnest(accepted || stopped) AS n (attempt) JOIN dataflow.attempt a ON a.attempt = n.attempt
@@ -289,7 +292,7 @@ BEGIN
         AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid AND s.attempt = a.attempt AND s.status = 'RUNNING';
 END $$;
 
--- Without the claim lock: the lock on the run keeps retake() out, and the rows everybody else.
+-- Without the claim lock: the lock on the run keeps retake_attempts() out, and the locks on the rows everybody else.
 CREATE OR REPLACE FUNCTION dataflow.rescue() RETURNS TABLE (attempt bigint, jobid text, dataid text, daemon text, tag text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -100,8 +100,9 @@ BEGIN
     ) AS i
     CROSS JOIN LATERAL (
         SELECT
-            -- READY only when every output is: a run of which one output is held or has failed is not done.
-            CASE WHEN bool_and(s.status IS NOT DISTINCT FROM 'READY') THEN 'READY' ELSE max(s.status) FILTER (WHERE s.status <> 'READY') END AS status,
+            -- READY only when every output that is there is READY: a run of which one output is held or has failed is not done. One that
+            -- was declared later does not open the runs of before.
+            CASE WHEN bool_and(s.status = 'READY') THEN 'READY' ELSE max(s.status) FILTER (WHERE s.status <> 'READY') END AS status,
             max(s.attempt) AS last_attempt,
             max(a.retry_at) AS retry_at,
             min(CASE

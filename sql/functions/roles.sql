@@ -59,7 +59,7 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON dataflow.daemon TO dataflow_daemon;
 GRANT EXECUTE ON FUNCTION
     dataflow.register_daemon(text, text, integer, interval, text, text), dataflow.serve_jobs(text, uuid, text[]),
-    dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid),
+    dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid), dataflow.retake_attempts(text, uuid),
     dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.claim(text, uuid, integer),
     dataflow.claim_run(text, uuid, text, text, boolean), dataflow.started(bigint, uuid), dataflow.started(bigint, uuid, double precision),
     dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),

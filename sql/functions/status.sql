@@ -159,10 +159,11 @@ BEGIN
     END IF;
     IF NOT alone OR misnamed <> '{}' THEN
         -- What cannot be named yet: the runs of jobs that are being declared, and those that a partner of a reference chunk leads to.
-        INSERT INTO dataflow.recheck (datasetid, dataid)
-        SELECT DISTINCT c.datasetid, c.dataid FROM unnest(changes) AS c
-        WHERE c.locktype = 'OUT' AND (applying OR c.datasetid = ANY (misnamed) OR NOT alone AND EXISTS (
-            SELECT FROM dataflow.job_input i WHERE i.datasetid = c.datasetid AND i.kind = 'fixed' AND i.mapping ->> 'dataid' = c.dataid));
+        INSERT INTO dataflow.recheck (datasetid, dataid, only_producer)
+        SELECT c.datasetid, c.dataid, bool_and(c.locktype = 'IN') FROM unnest(changes) AS c
+        WHERE applying OR (c.locktype = 'OUT' AND (c.datasetid = ANY (misnamed) OR NOT alone AND EXISTS (
+            SELECT FROM dataflow.job_input i WHERE i.datasetid = c.datasetid AND i.kind = 'fixed' AND i.mapping ->> 'dataid' = c.dataid)))
+        GROUP BY c.datasetid, c.dataid;
     END IF;
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
         -- consumers of what became or ceased to be READY, or was vouched for
@@ -189,27 +190,23 @@ BEGIN
     PERFORM dataflow._refresh(jobids, dataids, alone);
 END $$;
 
--- Leaves what changed to settle(), which judges after this transaction has ended. A transaction with an old snapshot does not
--- know who makes and who reads a chunk: it names the chunk.
+-- Leaves what changed to settle(), which judges after this transaction has ended and knows by then who makes and who reads a chunk.
+-- A transaction with an old snapshot does not: it names the chunk in any case.
 CREATE OR REPLACE FUNCTION dataflow._defer(changes dataflow.status_change[], is_stale boolean) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    WITH chunks AS MATERIALIZED (
-        SELECT c.datasetid, c.dataid, c.now, _defer.is_stale OR (c.locktype = 'OUT' AND (
-            (c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY') OR c.was = c.now
-            OR ((c.was IS NULL OR c.now IS NULL) AND EXISTS (
-                SELECT FROM dataflow.job_input i JOIN dataflow.job j ON j.jobid = i.jobid WHERE i.datasetid = c.datasetid AND j.strict_order))
-        )) AS is_whole
-        FROM unnest(changes) AS c WHERE c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY' OR c.was IS NULL
-    )
-    INSERT INTO dataflow.recheck (datasetid, jobid, dataid)
-    SELECT DISTINCT c.datasetid, NULL, c.dataid FROM chunks c WHERE c.is_whole
-    UNION ALL
-    SELECT DISTINCT NULL, o.jobid::text, c.dataid FROM chunks c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
-    WHERE NOT c.is_whole AND c.now IS DISTINCT FROM 'RUNNING';
+    INSERT INTO dataflow.recheck (datasetid, dataid, only_producer)
+    SELECT c.datasetid, c.dataid, bool_and(NOT is_stale AND (c.locktype = 'IN' OR NOT (
+        (c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY') OR c.was = c.now
+        OR ((c.was IS NULL OR c.now IS NULL) AND EXISTS (
+            SELECT FROM dataflow.job_input i JOIN dataflow.job j ON j.jobid = i.jobid WHERE i.datasetid = c.datasetid AND j.strict_order)))))
+    FROM unnest(changes) AS c
+    WHERE c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY' OR (c.was IS NULL AND EXISTS (
+        SELECT FROM dataflow.job_input i JOIN dataflow.job j ON j.jobid = i.jobid WHERE i.datasetid = c.datasetid AND j.strict_order))
+    GROUP BY c.datasetid, c.dataid;
     IF FOUND THEN
         PERFORM pg_notify('dataflow', 'work');
     END IF;
@@ -310,11 +307,16 @@ CREATE OR REPLACE TRIGGER datastatus_updated AFTER UPDATE ON dataflow.datastatus
 CREATE OR REPLACE TRIGGER datastatus_deleted AFTER DELETE ON dataflow.datastatus
     REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._datastatus_deleted();
 
--- Held, shared, by whoever registers chunks of a dataset that a job makes; a claim takes it for each output of a job, or passes the
--- job over.
+-- Held, shared, by a transaction that registers chunks of a dataset which a job makes. A claim takes it for each output of a job, or
+-- passes the job over.
 CREATE OR REPLACE FUNCTION dataflow._registration_lock(datasetid text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT hashtextextended('dataflow.registering/' || datasetid, 0) $$;
+
+-- The same for one chunk that is put on hold before it is there. A claim takes it for each run, or passes the run over.
+CREATE OR REPLACE FUNCTION dataflow._hold_lock(jobid text, dataid text) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT hashtextextended('dataflow.holding/' || jobid || '/' || dataid, 0) $$;
 
 CREATE OR REPLACE FUNCTION dataflow.ready(datasetid text, dataids text[], validated boolean DEFAULT true, reason text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -336,16 +338,16 @@ BEGIN
     END IF;
     SELECT coalesce(o.jobid, ''), d.ordering INTO producer, dataset_ordering
         FROM dataflow.dataset d LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid WHERE d.datasetid = ready.datasetid;
+    -- A claim cannot see a row that is not committed yet, and would wait for it; the lock tells it to pass over the job.
+    IF producer <> '' THEN
+        PERFORM pg_advisory_xact_lock_shared(dataflow._registration_lock(ready.datasetid));
+    END IF;
     -- The first chunk of a job that continues its own output comes from outside; what the job has made is not lost by a slip.
     SELECT s.dataid INTO bad FROM unnest(dataids) AS d JOIN dataflow.datastatus s ON s.datasetid = ready.datasetid AND s.dataid = d AND s.locktype = 'OUT'
         WHERE producer <> '' AND NOT s.external AND s.attempt IS NOT NULL AND s.status IN ('READY', 'FAILED', 'RESUBMIT') LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'chunk %/% is made by job %: it is not registered', datasetid, bad, producer USING ERRCODE = 'DF409',
             HINT = format('dataflowctl resubmit %s --dataid %s --status any makes it again; if its data was put in place by hand, set its status in dataflow.datastatus to READY', producer, bad);
-    END IF;
-    -- A claim cannot see a row that is not committed yet, and would wait for it; the lock tells it to pass over the job.
-    IF producer <> '' THEN
-        PERFORM pg_advisory_xact_lock_shared(dataflow._registration_lock(ready.datasetid));
     END IF;
     -- Slices bound the memory that a trigger needs for a million rows.
     FOR low IN 1 .. coalesce(cardinality(dataids), 0) BY slice LOOP
@@ -406,9 +408,11 @@ BEGIN
     PERFORM dataflow._checked_dataid(hold.dataid);
     SELECT s.status INTO was FROM dataflow.datastatus s
         WHERE s.datasetid = hold.datasetid AND s.dataid = hold.dataid AND s.locktype = 'OUT' FOR UPDATE;
-    -- A claim cannot see a row that is not committed yet, and would wait for it; the lock tells it to step aside. Where a
-    -- daemon has it, there is a row.
-    PERFORM pg_try_advisory_xact_lock(dataflow._run_lock(o.jobid, hold.dataid)) FROM dataflow.job_output o WHERE o.datasetid = hold.datasetid;
+    -- A claim cannot see a row that is not committed yet, and would wait for it: it passes the run over. A claim that is under way is
+    -- waited for: its row is there then, and its attempt is cancelled.
+    IF was IS NULL THEN
+        PERFORM pg_advisory_xact_lock_shared(dataflow._hold_lock(o.jobid, hold.dataid)) FROM dataflow.job_output o WHERE o.datasetid = hold.datasetid;
+    END IF;
     INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, held_from, reason, sortkey)
     SELECT d.datasetid, hold.dataid, coalesce(o.jobid, ''), hold.dataid, 'HOLD', 'NONE', hold.reason, dataflow._ordered(d.ordering, hold.dataid)
         FROM dataflow.dataset d LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid WHERE d.datasetid = hold.datasetid

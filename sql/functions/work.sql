@@ -5,7 +5,8 @@
 -- status holds an advisory lock, the gate, shared, until it ends, and looks whether it is alone. One that is not alone leaves a
 -- recheck row for each run it judged not ready; settle(), called by each claim, judges these again, for the last time
 -- when every transaction that was open then has ended. Of two concurrent transactions at least one sees the other or
--- its result. Nobody waits for anybody.
+-- its result. Nobody waits for anybody. settle() itself takes the gate where there are jobs in strict order, because it changes
+-- which runs are open.
 --
 -- Three kinds of transactions cannot name the runs that they affect. They leave the chunk (or dataset) instead, and settle()
 -- finds the runs. (1) One that runs while a flow is being applied does not see the new jobs. apply_flow() takes its lock, then
@@ -17,7 +18,8 @@
 -- for another's uncommitted row: claim(), rescue() and the like set dataflow.defer until their transaction ends, and leave all
 -- to settle().
 --
--- A run that is queued and not ready costs one look of a claim, which judges again. A run that is ready and not queued is lost.
+-- A run that is queued and not ready costs one look of a claim, which judges again. A run that is ready must be queued: nobody
+-- would look for it.
 
 CREATE OR REPLACE FUNCTION dataflow._require_read_committed() RETURNS void
 LANGUAGE plpgsql STABLE
@@ -54,11 +56,8 @@ AS $$
 DECLARE
     gate constant bigint := hashtextextended('dataflow.changing', 0);
 BEGIN
-    IF pg_try_advisory_lock(gate) THEN
-        PERFORM pg_advisory_unlock(gate);
-        RETURN true;
-    END IF;
-    RETURN false;
+    -- One expression: a statement that is cancelled between the two would leave the session with the lock.
+    RETURN CASE WHEN pg_try_advisory_lock(gate) THEN pg_advisory_unlock(gate) ELSE false END;
 END $$;
 
 -- Of release 0.1.0; dropped in the transaction that replaces all who called it.
@@ -76,10 +75,7 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(gate);
     is_alone := dataflow._is_quiet();
-    is_applying := NOT pg_try_advisory_lock_shared(apply_lock);
-    IF NOT is_applying THEN
-        PERFORM pg_advisory_unlock_shared(apply_lock);
-    END IF;
+    is_applying := NOT CASE WHEN pg_try_advisory_lock_shared(apply_lock) THEN pg_advisory_unlock_shared(apply_lock) ELSE false END;
 END $$;
 
 -- A plan that was made while the tables were small may scan them; nothing but an ANALYZE, at some time, would make the
@@ -192,8 +188,8 @@ BEGIN
     SELECT (SELECT count(*) FROM inserted), (SELECT array_agg(g.jobid::text) FROM gone g), (SELECT array_agg(g.dataid::text) FROM gone g)
     INTO queued, doubtful_jobids, doubtful_dataids;
     IF doubtful_jobids IS NOT NULL THEN
-        -- Judged again, now that their rows are locked: between the judgement and the lock somebody may have committed what makes
-        -- a run ready, and left its row as it was. Whoever makes it ready later waits for this lock before he queues it.
+        -- Judged again, now that their rows are locked: between the judgement and the lock another transaction may have made a run
+        -- ready, and left its row as it was. A transaction that makes it ready later waits for this lock before it queues the run.
         DELETE FROM dataflow.work w USING dataflow._evaluate(doubtful_jobids, doubtful_dataids) AS e
         WHERE w.jobid = e.jobid AND w.dataid = e.dataid
             AND coalesce(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) IS NOT NULL;
@@ -227,6 +223,47 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
+-- Judges runs, as many at a time as nobody holds: what fails because of a lock is halved. Returns the places of those that could
+-- not be judged.
+CREATE OR REPLACE FUNCTION dataflow._refresh_free(jobids text[], dataids text[]) RETURNS integer[]
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    patience constant text := '5ms';
+    deadline constant timestamptz := clock_timestamp() + interval '1 second';
+    lows integer[] := ARRAY[1];
+    highs integer[] := ARRAY[coalesce(cardinality(jobids), 0)];
+    held integer[] := '{}';
+    low integer;
+    high integer;
+BEGIN
+    WHILE cardinality(lows) > 0 LOOP
+        low := lows[cardinality(lows)];
+        high := highs[cardinality(highs)];
+        lows := trim_array(lows, 1);
+        highs := trim_array(highs, 1);
+        IF clock_timestamp() > deadline THEN
+            held := held || ARRAY(SELECT generate_series(low, high));
+            CONTINUE;
+        END IF;
+        BEGIN
+            PERFORM dataflow._refresh(jobids[low : high], dataids[low : high], true);
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            PERFORM set_config('lock_timeout', patience, true);
+            IF low = high THEN
+                held := held || low;
+            ELSE
+                lows := lows || low || ((low + high) / 2 + 1);
+                highs := highs || ((low + high) / 2) || high;
+            END IF;
+        END;
+    END LOOP;
+    RETURN held;
+END $$;
+
+-- A claim must not take long: a chunk that affects more runs than these is written out as entries of runs, for later calls.
 CREATE OR REPLACE FUNCTION dataflow.settle(at_most integer DEFAULT 100000) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -236,8 +273,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     again constant interval := '1 second';
-    chunk_again constant interval := '15 seconds'; -- a chunk may affect very many runs
-    patience constant text := '5ms'; -- with each run whose row somebody holds
+    chunk_again constant interval := '15 seconds'; -- only to see whether it is quiet now
     oldest_open constant xid8 := pg_snapshot_xmin(pg_current_snapshot());
     -- A number that is given out now is greater than that of every transaction that an entry was made for. No snapshot
     -- knows such a bound: those that have begun after the last one that ended are beyond its xmax.
@@ -249,9 +285,16 @@ DECLARE
     strangers text[];
     jobids text[];
     dataids text[];
+    later_jobids text[];
+    later_dataids text[];
+    held integer[];
     taken integer;
 BEGIN
     PERFORM dataflow._require_read_committed();
+    -- Under the claim lock no run is judged.
+    IF current_setting('dataflow.defer', true) = 'on' THEN
+        RETURN 0;
+    END IF;
     SELECT array_agg(m.recheck) INTO entries FROM (
         SELECT r.recheck FROM dataflow.recheck r
         WHERE r.looked IS NULL OR r.looked < now() - CASE WHEN r.datasetid IS NULL THEN again ELSE chunk_again END OR r.horizon <= oldest_open
@@ -260,75 +303,91 @@ BEGIN
     IF entries IS NULL THEN
         RETURN 0;
     END IF;
+    IF EXISTS (SELECT FROM dataflow.job j WHERE j.strict_order AND j.retired IS NULL) THEN
+        PERFORM pg_advisory_xact_lock_shared(hashtextextended('dataflow.changing', 0));
+    END IF;
     is_last := dataflow._is_quiet();
     WITH finished AS (
         DELETE FROM dataflow.recheck r WHERE r.recheck = ANY (entries) AND (is_last OR r.horizon <= oldest_open)
-        RETURNING r.jobid, r.dataid, r.datasetid, r.since
+        RETURNING r.jobid, r.dataid, r.datasetid, r.only_producer, r.since
+    ), first_looks AS MATERIALIZED (
+        SELECT r.recheck FROM dataflow.recheck r WHERE r.recheck = ANY (entries) AND r.looked IS NULL
     ), kept AS (
-        UPDATE dataflow.recheck r SET looked = now(), horizon = coalesce(r.horizon, CASE WHEN is_new THEN pg_current_xact_id() END)
+        UPDATE dataflow.recheck r SET looked = now(), is_judged = true, horizon = coalesce(r.horizon, CASE WHEN is_new THEN pg_current_xact_id() END)
         WHERE r.recheck = ANY (entries) AND NOT is_last AND (r.horizon IS NULL OR r.horizon > oldest_open)
-        RETURNING r.jobid, r.dataid, r.datasetid
+        RETURNING r.recheck, r.jobid, r.dataid, r.datasetid, r.only_producer
     ), looked_at AS MATERIALIZED (
-        SELECT f.jobid::text, f.dataid::text, f.datasetid::text, f.since FROM finished f
+        SELECT f.jobid::text, f.dataid::text, f.datasetid::text, f.only_producer, f.since FROM finished f
         UNION
-        SELECT k.jobid, k.dataid, k.datasetid, NULL FROM kept k
+        -- A chunk is written out at the first look and at the last one.
+        SELECT k.jobid, k.dataid, k.datasetid, k.only_producer, NULL FROM kept k
+        WHERE k.datasetid IS NULL OR k.recheck IN (SELECT n.recheck FROM first_looks n)
     ), chunks AS MATERIALIZED (
-        SELECT l.datasetid, l.dataid FROM looked_at l WHERE l.datasetid IS NOT NULL AND l.dataid IS NOT NULL
+        SELECT l.datasetid, l.dataid, bool_and(l.only_producer) AS only_producer FROM looked_at l
+        WHERE l.datasetid IS NOT NULL AND l.dataid IS NOT NULL GROUP BY l.datasetid, l.dataid
         UNION
-        SELECT s.datasetid, s.dataid FROM looked_at l
+        SELECT s.datasetid, s.dataid, false FROM looked_at l
         JOIN dataflow.datastatus s ON s.datasetid = l.datasetid AND s.locktype = 'OUT'
             AND age(s.xmin) <= age((l.since::text::numeric % 4294967296)::text::xid)
         WHERE l.since IS NOT NULL
-    ), runs AS (
+    ), named AS (
         SELECT l.jobid, coalesce(l.dataid, head.dataid) AS dataid FROM looked_at l
         LEFT JOIN LATERAL (
             SELECT o.dataid FROM dataflow.open_run o WHERE l.dataid IS NULL AND o.jobid = l.jobid ORDER BY o.sortkey, o.dataid LIMIT 1
         ) AS head ON true
         WHERE l.jobid IS NOT NULL
-        UNION
-        SELECT a.jobid, a.dataid FROM chunks c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
+    ), affected AS MATERIALIZED (
+        SELECT a.jobid, a.dataid FROM chunks c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a WHERE NOT c.only_producer
         UNION
         SELECT o.jobid, c.dataid FROM chunks c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
         UNION
-        -- its producer of before
+        -- the job that made the chunk until now
         SELECT s.jobid, s.dataid FROM chunks c JOIN dataflow.datastatus s ON s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
         WHERE s.jobid <> ''
         UNION
         -- What was queued while its job was being retired: no claim looks at it.
         SELECT w.jobid, w.dataid FROM dataflow.job j JOIN dataflow.work w ON w.jobid = j.jobid
-        WHERE j.retired IS NOT NULL AND EXISTS (SELECT FROM looked_at l WHERE l.datasetid IS NOT NULL)
+        WHERE j.retired IS NOT NULL AND EXISTS (SELECT FROM chunks)
+    ), counted AS MATERIALIZED (
+        SELECT count(*) > at_most AS are_many FROM affected
+    ), runs AS (
+        SELECT n.jobid, n.dataid FROM named n
+        UNION
+        SELECT a.jobid, a.dataid FROM affected a, counted c WHERE NOT c.are_many
     )
-    SELECT array_agg(r.jobid) FILTER (WHERE r.dataid IS NOT NULL), array_agg(r.dataid) FILTER (WHERE r.dataid IS NOT NULL),
-        count(*), (SELECT array_agg(c.datasetid) FROM chunks c), (SELECT array_agg(c.dataid) FROM chunks c)
-    INTO jobids, dataids, taken, chunk_datasets, chunk_dataids FROM runs r;
+    SELECT array_agg(r.jobid) FILTER (WHERE r.dataid IS NOT NULL), array_agg(r.dataid) FILTER (WHERE r.dataid IS NOT NULL), count(*),
+        (SELECT array_agg(a.jobid) FROM affected a, counted c WHERE c.are_many), (SELECT array_agg(a.dataid) FROM affected a, counted c WHERE c.are_many),
+        (SELECT array_agg(c.datasetid) FROM chunks c), (SELECT array_agg(c.dataid) FROM chunks c)
+    INTO jobids, dataids, taken, later_jobids, later_dataids, chunk_datasets, chunk_dataids FROM runs r;
+    INSERT INTO dataflow.recheck (jobid, dataid) SELECT l.jobid, l.dataid FROM unnest(later_jobids, later_dataids) AS l (jobid, dataid);
     -- A chunk that was registered while its dataset got another producer bears the name of the old one.
     SELECT array_agg(DISTINCT s.datasetid::text) INTO strangers
     FROM unnest(chunk_datasets, chunk_dataids) AS c (datasetid, dataid)
     JOIN dataflow.datastatus s ON s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
     LEFT JOIN dataflow.job_output o ON o.datasetid = c.datasetid
     WHERE s.jobid <> coalesce(o.jobid, '');
-    BEGIN
-        IF strangers IS NOT NULL THEN
-            PERFORM dataflow._own_chunks(strangers);
-        END IF;
-        IF chunk_datasets IS NOT NULL THEN
-            -- Left by who still took the job for a strict one.
-            DELETE FROM dataflow.open_run x USING dataflow.job j WHERE j.jobid = x.jobid AND NOT j.strict_order;
-        END IF;
-        PERFORM dataflow._refresh(jobids, dataids, true);
-    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-        -- Somebody holds one of them; the others do not wait for him.
-        PERFORM set_config('lock_timeout', patience, true);
-        INSERT INTO dataflow.recheck (datasetid, dataid, looked)
-        SELECT c.datasetid, c.dataid, now() FROM unnest(chunk_datasets, chunk_dataids) AS c (datasetid, dataid);
-        FOR i IN 1 .. coalesce(cardinality(jobids), 0) LOOP
-            BEGIN
-                PERFORM dataflow._refresh(jobids[i : i], dataids[i : i], true);
-            EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-                INSERT INTO dataflow.recheck (jobid, dataid, looked) VALUES (jobids[i], dataids[i], now());
-            END;
-        END LOOP;
-    END;
+    IF chunk_datasets IS NOT NULL THEN
+        BEGIN
+            IF strangers IS NOT NULL THEN
+                PERFORM dataflow._own_chunks(strangers);
+            END IF;
+            -- A transaction that took one of these jobs for a strict one may have left open runs.
+            DELETE FROM dataflow.open_run x WHERE x.jobid = ANY (ARRAY(
+                SELECT j.jobid::text FROM dataflow.job j WHERE NOT j.strict_order AND j.jobid IN (SELECT unnest(jobids || later_jobids))));
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            INSERT INTO dataflow.recheck (datasetid, dataid, looked)
+            SELECT c.datasetid, c.dataid, now() FROM unnest(chunk_datasets, chunk_dataids) AS c (datasetid, dataid);
+        END;
+    END IF;
+    held := dataflow._refresh_free(jobids, dataids);
+    IF held <> '{}' THEN
+        UPDATE dataflow.recheck r SET is_judged = false FROM unnest(held) AS h (place)
+        WHERE r.recheck = ANY (entries) AND r.jobid = jobids[h.place] AND r.dataid IS NOT DISTINCT FROM dataids[h.place];
+        INSERT INTO dataflow.recheck (jobid, dataid, looked)
+        SELECT jobids[h.place], dataids[h.place], now() FROM unnest(held) AS h (place)
+        WHERE NOT EXISTS (
+            SELECT FROM dataflow.recheck r WHERE r.recheck = ANY (entries) AND r.jobid = jobids[h.place] AND r.dataid IS NOT DISTINCT FROM dataids[h.place]);
+    END IF;
     RETURN taken;
 END $$;
 COMMENT ON FUNCTION dataflow.settle(integer) IS
@@ -368,6 +427,9 @@ BEGIN
         SELECT min(d.ordering) FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = w.jobid
     ), w.dataid);
     PERFORM dataflow._refresh(jobids, dataids, (SELECT c.is_alone FROM dataflow._company() AS c));
+    -- A row of a retired job that a claim had locked: no claim will look at it again.
+    INSERT INTO dataflow.recheck (jobid, dataid)
+    SELECT w.jobid, w.dataid FROM dataflow.job j JOIN dataflow.work w ON w.jobid = j.jobid WHERE j.retired IS NOT NULL;
     RETURN (SELECT count(*) FROM dataflow.work);
 END $$;
 COMMENT ON FUNCTION dataflow.rebuild_work() IS

@@ -98,7 +98,7 @@ class Daemon:
         return text("SELECT attempt, verdict FROM dataflow.finish({})", Jsonb(results))
 
     def retake_call(self) -> str:
-        return text("SELECT * FROM dataflow.retake({}, {})", self.name, self.incarnation)
+        return text("SELECT * FROM dataflow.retake_attempts({}, {})", self.name, self.incarnation)
 
 
 @dataclass(frozen=True)
@@ -399,7 +399,7 @@ class Stage:
         self.do("SELECT dataflow.expire_daemon({}, {})", daemon.name, daemon.incarnation)
 
     def unknown(self, daemon: Daemon, answer: Answer) -> list[Runner]:
-        """What retake() returned and this daemon never heard of."""
+        """What retake_attempts() returned and this daemon never heard of."""
         return [
             Runner(int(row["attempt"] or 0), row["token"] or "", row["jobid"] or "", row["dataid"] or "")
             for row in answer.rows

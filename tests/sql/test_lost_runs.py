@@ -267,7 +267,7 @@ def test_a_run_whose_claim_was_not_heard_of_runs_again(
     meanwhile(pipeline)
     daemon.reconnect()
     held = daemon.connection.execute(
-        "SELECT attempt, is_live FROM dataflow.retake(%s, %s)", [daemon.name, daemon.incarnation]
+        "SELECT attempt, is_live FROM dataflow.retake_attempts(%s, %s)", [daemon.name, daemon.incarnation]
     ).fetchall()
     assert [number for number, _ in held] == [attempt.attempt]
     daemon.finish(attempt, outcome="RETURNED")
@@ -354,3 +354,138 @@ def test_status_says_how_to_end_a_daemon_that_hangs_with_its_session(pipeline: W
         if each["code"] == "LOST_DAEMON"
     ]
     assert "pg_terminate_backend" not in hand["remedy"]
+
+
+def test_what_settle_has_not_committed_is_company_for_others_in_strict_order(world: World) -> None:
+    """Run 1 is closed by a settle that is still open, while run 2 is vouched for by somebody who sees it open."""
+    world.job("ledger", "raw", "book", strict_order=True)
+    world.ready("raw", "1")
+    world.ready("raw", "2", validated=False)
+    with world.session() as producer:
+        producer.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        producer.execute("SELECT dataflow.ready('book', '1')")
+        producer.commit()
+    with world.session() as claiming:
+        claiming.execute("SELECT dataflow.settle()")
+        world.do("SELECT dataflow.validated('raw', '2')")
+        claiming.commit()
+    assert settled(world) == {("ledger", "2")}
+
+
+def test_a_reading_that_ends_while_the_producer_changes_lets_the_new_one_write(world: World) -> None:
+    copy = job("copy", {"clean": IDENTITY}, ["copies"])
+    world.do(APPLY, flow(CLEAN, copy))
+    world.ready("raw", "1")
+    daemon = world.daemon()
+    daemon.finish(daemon.claim_one())
+    reader = daemon.claim_one()
+    assert reader.job == "copy"
+    world.set_status("clean", "1", "RESUBMIT")
+    with world.session() as admin:
+        other = job("clean_anew", {"raw": IDENTITY}, ["clean"])
+        admin.execute(APPLY, [flow(copy, other)])
+        assert daemon.finish(reader) == "accepted"
+        admin.commit()
+    assert ("clean_anew", "1") in settled(world)
+
+
+def test_a_strict_job_waits_for_a_run_that_could_not_be_judged_yet(world: World) -> None:
+    """A person's open transaction holds the row that says that run 1 is open."""
+    world.job("make_a", "raw", "a")
+    world.job("ledger", ["a", "b"], "book", strict_order=True)
+    daemon = world.daemon()
+    world.ready("raw", "2")
+    second = daemon.claim_one()
+    with world.session() as person:
+        person.execute("SELECT dataflow.ready('b', '1')")
+        world.ready("raw", "1")
+        daemon.claim_one()
+        daemon.finish(second)
+        world.ready("b", "2")
+        assert daemon.runs() == set()
+        person.commit()
+    world.later()
+    assert daemon.runs() == set()
+    assert "1 comes first" in world.no("ledger", "2")["WRONG_DATA"]
+
+
+def test_an_output_that_is_declared_later_does_not_stop_a_strict_job(world: World) -> None:
+    world.job("ledger", "raw", "book", strict_order=True)
+    daemon = world.daemon()
+    world.ready("raw", "1", "2")
+    daemon.work_off()
+    world.dataset("extra")
+    world.as_framework("INSERT INTO dataflow.job_output (jobid, datasetid) VALUES ('ledger', 'extra')")
+    world.ready("raw", "3")
+    assert settled(world) == {("ledger", "3")}
+
+
+def test_a_claim_while_a_strict_consumer_is_applied_makes_its_run_known(world: World) -> None:
+    world.do(APPLY, flow(CLEAN))
+    world.ready("raw", "1")
+    daemon = world.daemon()
+    with world.session() as admin:
+        admin.execute(APPLY, [flow(CLEAN, job("ledger", {"clean": IDENTITY}, ["book"], strict_order=True))])
+        daemon.claim()
+        admin.commit()
+    world.later()
+    daemon.claim()
+    assert settled(world) == set()
+    assert world.rows("SELECT dataid FROM dataflow.open_run") == [("1",)]
+
+
+def test_a_reference_with_many_partners_is_judged_in_parts(world: World) -> None:
+    world.job("price", {"raw": IDENTITY, "rates": {"kind": "fixed", "dataid": "all"}}, "priced")
+    world.ready("raw", *map(str, range(300)))
+    with world.session() as other:
+        other.execute("SELECT dataflow.hold('raw', 'x')")
+        world.ready("rates", "all")
+        other.rollback()
+    world.as_framework("DELETE FROM dataflow.work")
+    assert world.value("SELECT dataflow.settle(100)") <= 100
+    assert world.queue() == set()
+    for _ in range(4):
+        world.do("SELECT dataflow.settle(100)")
+    assert len(world.queue()) == 300
+    assert world.value("SELECT count(*) FROM dataflow.recheck") == 0
+
+
+def test_what_a_person_holds_for_long_is_remembered_once(pipeline: World) -> None:
+    dataids = [str(number) for number in range(20)]
+    pipeline.ready("raw", *dataids)
+    with pipeline.session() as person:
+        person.execute("SELECT FROM dataflow.work FOR UPDATE")
+        pipeline.as_framework(
+            "INSERT INTO dataflow.recheck (jobid, dataid) SELECT 'clean_orders', n::text FROM generate_series(0, 19) AS n"
+        )
+        for _ in range(4):
+            pipeline.later()
+            pipeline.do("SELECT dataflow.settle()")
+            assert pipeline.value("SELECT count(*) FROM dataflow.recheck") == 20
+        person.rollback()
+    assert settled(pipeline) == {("clean_orders", dataid) for dataid in dataids}
+
+
+def test_a_cancelled_statement_leaves_no_gate_locked(world: World) -> None:
+    looks = "SELECT dataflow._is_quiet(), dataflow._company() FROM generate_series(1, 1000000)"
+    with psycopg.connect(world.dsn, autocommit=True) as session:
+        session.execute("SET statement_timeout = '10ms'")
+        for _ in range(100):
+            with pytest.raises(psycopg.errors.QueryCanceled):
+                session.execute(looks)
+        held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %s"
+        assert world.value(held, session.info.backend_pid) == 0
+
+
+def test_a_hold_waits_for_a_claim_that_is_under_way_and_cancels_it(pipeline: World) -> None:
+    pipeline.ready("raw", "1")
+    daemon = pipeline.daemon()
+    with psycopg.connect(pipeline.dsn, autocommit=True) as operator, ThreadPoolExecutor(1) as thread:
+        daemon.connection.execute("BEGIN")
+        daemon.claim_one()
+        held = thread.submit(operator.execute, "SELECT dataflow.hold('clean', '1')")
+        wait_until_blocked(pipeline, operator)
+        daemon.connection.execute("COMMIT")
+        held.result()
+    assert pipeline.status("clean", "1") == "HOLD"
+    assert pipeline.outcomes("clean_orders", "1") == ["CANCELLED"]

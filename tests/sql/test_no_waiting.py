@@ -79,7 +79,9 @@ def test_whatever_a_person_holds_claims_and_rescues_go_on(
         newcomer = world.daemon("newcomer")
         newcomer.claim()
         world.rows("SELECT * FROM dataflow.shed('global', 0)")
-        alive.connection.execute("SELECT FROM dataflow.retake(%s, %s)", [alive.name, alive.incarnation])
+        alive.connection.execute(
+            "SELECT FROM dataflow.retake_attempts(%s, %s)", [alive.name, alive.incarnation]
+        )
         person.rollback()
     world.later()
     world.rows("SELECT * FROM dataflow.rescue()")

@@ -78,7 +78,7 @@ CALLS = {
     """,
     "dataflow_daemon": """
         cancelled claim claim_run code_version collect expire_daemon finish fold_counters ready
-        register_daemon renew_lease rescue retake serve_jobs settle started stop_daemon tick work_order
+        register_daemon renew_lease rescue retake retake_attempts serve_jobs settle started stop_daemon tick work_order
     """,
 }
 # The tables and views, or their columns, that each role may use directly.
