@@ -469,7 +469,7 @@ BEGIN
     INTO jobids, dataids, locked_jobids, locked_dataids
     FROM unnest(jobids, dataids) AS r (jobid, dataid)
     CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE known.is_there AND mine.found IS NULL) 
+        SELECT count(*) FILTER (WHERE known.is_there AND mine.found IS NULL)
             + (r.jobid <> ALL (free_jobs) OR NOT pg_try_advisory_xact_lock(dataflow._hold_lock(r.jobid, r.dataid)))::int AS taken
         FROM dataflow.job_output o
         LEFT JOIN LATERAL (
