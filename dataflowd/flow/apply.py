@@ -57,6 +57,8 @@ def conflicts(connection: psycopg.Connection, flow: Flow, prune: bool = False) -
 
 def _call(connection: psycopg.Connection, flow: Flow, *, prune: bool, dry_run: bool) -> list[Change]:
     parameters = {"flow": Jsonb(flow.document()), "prune": prune, "dry_run": dry_run}
-    with db.translated():
+    # Every run of the database is judged by what the flow declares now.
+    with db.translated(), connection.transaction():
+        connection.execute(db.query("long_timeout"))
         rows = connection.execute(db.query("flow_apply"), parameters).fetchall()
     return [Change(kind, name, action, tuple(columns)) for kind, name, action, columns in rows]

@@ -188,8 +188,6 @@ class Stage:
 
     def apply(self, branch: Branch, *, prune: bool = False) -> None:
         with self.connect() as connection:
-            # As dataflowctl does: applying judges every run of the database.
-            connection.execute("SET statement_timeout = '1h'")
             flow.apply(connection, flow.load(branch.flow, self.settings()), prune=prune)
 
     def feed(self, branch: Branch, windows: int, *, is_valid: bool = True) -> None:
