@@ -56,7 +56,7 @@ class Hand(Operators, Keepers, Sessions):
             how = "done" if getattr(self, step.kind)(step) else "no target"
         except psycopg.ProgrammingError:
             raise  # a mistake of ours, and no fault
-        except psycopg.Error:
+        except (psycopg.Error, OSError):  # a server that is away, a disk that is full
             how = "unanswered"
         counts = {"done": self.done, "no target": self.without_target, "unanswered": self.unanswered}
         counts[how][step.kind] += 1
