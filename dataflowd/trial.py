@@ -118,7 +118,8 @@ async def run(
         local = settings.model_copy(
             update={"master": MASTER, "data_dir": directory, "log_dir": directory / "log", "runner_user": ""}
         )
-        found = await anyio.to_thread.run_sync(java.find, settings)
+        # Not in a thread: a signal that ends the program while one is being started would leave it waiting for that thread.
+        found = java.find(settings)
         quick = {**job.spark, JAVA_OPTIONS: f"{QUICK_START} {job.spark.get(JAVA_OPTIONS, '')}".strip()}
         spark = classes.applied(quick, classes.archive(settings, found))
         runner.start(local, spark, environment(flow, java.environment(found)))
