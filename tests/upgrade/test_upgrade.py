@@ -189,6 +189,8 @@ def _allowed(connection: psycopg.Connection) -> set[tuple[str, str]]:
             "SELECT r.rolname::text, p.oid::regprocedure::text FROM pg_proc p, pg_roles r"
             " WHERE p.pronamespace = 'dataflow'::regnamespace AND starts_with(r.rolname, 'dataflow_')"
             " AND has_function_privilege(r.oid, p.oid, 'EXECUTE')"
+            # what is private to the schema's owner may go with its callers
+            " AND NOT (starts_with(p.proname, '_') AND r.rolname = 'dataflow_admin')"
         ).fetchall()
     )
 
