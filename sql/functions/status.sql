@@ -457,6 +457,9 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    jobids text[];
+    dataids text[];
 BEGIN
     UPDATE dataflow.datastatus s SET modified = now(), status = CASE WHEN o.jobid IS NULL THEN 'FAILED' ELSE 'RESUBMIT' END,
         code = CASE WHEN o.jobid IS NULL THEN 'RETIRED' END, reason = 'its producer changed while it was being written'
@@ -473,12 +476,18 @@ BEGIN
     ), moved AS (
         UPDATE dataflow.datastatus s SET jobid = x.now FROM strangers x
         WHERE s.datasetid = x.datasetid AND s.dataid = x.dataid AND s.locktype = 'OUT' AND s.jobid = x.was
-        RETURNING s.datasetid, s.status, x.was, x.now
+        RETURNING s.datasetid, s.dataid, s.status, x.was, x.now
+    ), counted AS (
+        INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks)
+        SELECT m.datasetid, owner.jobid, 'OUT', m.status, sum(owner.difference)
+        FROM moved m, LATERAL (VALUES (m.was, -1), (m.now, 1)) AS owner (jobid, difference)
+        GROUP BY m.datasetid, owner.jobid, m.status
     )
-    INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks)
-    SELECT m.datasetid, owner.jobid, 'OUT', m.status, sum(owner.difference)
-    FROM moved m, LATERAL (VALUES (m.was, -1), (m.now, 1)) AS owner (jobid, difference)
-    GROUP BY m.datasetid, owner.jobid, m.status;
+    SELECT array_agg(m.now), array_agg(m.dataid::text) INTO jobids, dataids FROM moved m WHERE m.status = 'RESUBMIT' AND m.now <> '';
+    -- A run makes all its outputs together: one that is to be made again takes the others of its new producer with it.
+    UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, reason = 'another output of its run is to be made again'
+    FROM unnest(jobids, dataids) AS r (jobid, dataid) JOIN dataflow.job_output o ON o.jobid = r.jobid
+    WHERE s.datasetid = o.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT' AND s.jobid = o.jobid AND s.status IN ('READY', 'FAILED', 'RUNNING');
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow._job_output_inserted() RETURNS trigger

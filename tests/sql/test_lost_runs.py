@@ -328,8 +328,7 @@ def test_an_output_that_moves_while_it_is_written_is_made_by_its_new_producer(wo
     )
     assert world.status("clean", "1") == "RESUBMIT"
     assert daemon.finish(attempts["make_clean"]) == "fenced"
-    daemon.finish(attempts["copy"])
-    world.resubmit(job="copy")
+    assert daemon.finish(attempts["copy"]) == "fenced"
     daemon.work_off()
     assert world.status("clean", "1") == "READY"
     assert world.rows("SELECT jobid FROM dataflow.datastatus WHERE datasetid = 'clean'") == [("copy",)]
@@ -489,3 +488,16 @@ def test_a_hold_waits_for_a_claim_that_is_under_way_and_cancels_it(pipeline: Wor
         held.result()
     assert pipeline.status("clean", "1") == "HOLD"
     assert pipeline.outcomes("clean_orders", "1") == ["CANCELLED"]
+
+
+def test_what_is_to_be_made_again_takes_the_other_outputs_of_its_new_producer_with_it(world: World) -> None:
+    copy = job("copy", {"raw": IDENTITY}, ["copies"])
+    world.do(APPLY, flow(job("make_clean", {"raw": IDENTITY}, ["clean", "side"]), copy))
+    world.ready("raw", "1")
+    daemon = world.daemon()
+    daemon.work_off()
+    world.set_status("side", "1", "RESUBMIT")
+    world.do(APPLY, flow(CLEAN, job("copy", {"raw": IDENTITY}, ["copies", "side"])))
+    assert settled(world) == {("make_clean", "1"), ("copy", "1")}
+    daemon.work_off()
+    assert {world.status(name, "1") for name in ("clean", "copies", "side")} == {"READY"}
