@@ -49,6 +49,8 @@ def queue(stage: Stage) -> list[Violation]:
     with stage.connect() as connection, connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL statement_timeout = 0")
         found: list[Violation] = []
+        # What a claim or a rescue has changed is judged by the next claim: here, and now.
+        connection.execute("SELECT dataflow.settle()")
         before = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
         connection.execute("SELECT dataflow.rebuild_work()")
         after = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
