@@ -86,6 +86,7 @@ def test_daemons_and_operators_work_in_read_committed(
     shop: Shop, start_daemon: StartDaemon, run_ctl: RunCtl
 ) -> None:
     shop.connection.execute(WITNESS)
+    shop.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # the test's own session
     shop.job("true")
     shop.connection.execute("DELETE FROM public.witness")
     start_daemon()

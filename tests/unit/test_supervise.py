@@ -219,7 +219,8 @@ def test_a_child_that_cannot_be_watched_is_not_left_alone(
     def no_more(_pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
+    before = child_processes()  # a server that the tests share may be among them
     monkeypatch.setattr(os, "pidfd_open", no_more)
     with pytest.raises(OSError, match="Too many open files"):
         spawn(["sh", "-c", f"sleep 1; touch {tmp_path}/ran"], env=ENV)
-    assert child_processes() == set()
+    assert child_processes() == before
