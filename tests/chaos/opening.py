@@ -19,6 +19,7 @@ from dataflowd.embedded import postgres
 from dataflowd.settings import ENV_PREFIX
 from tests.chaos import audit
 from tests.chaos.pipeline import WAREHOUSE, Branch
+from tests.chaos.pulse import Pulse
 from tests.chaos.stage import GC_INTERVAL_SECONDS, LEASE_SECONDS, Daemon, Stage
 from tests.fix_proxy import Relay
 
@@ -101,6 +102,8 @@ def opened(engines: Sequence[str], daemons_each: int, *, keep: bool = False) -> 
             migrate.init(connection)
             audit.install(connection)
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(WAREHOUSE)))
+        stage.pulse = Pulse(stage.dsn)
+        stack.callback(stage.pulse.close)
         for branch in branches:
             branch.directory.mkdir()
             branch.warehouse = stage.host if branch.engine == "spark" else ""

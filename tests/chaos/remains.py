@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 GC_SECONDS = 600
 EXCUSED_LEASES = 2
+SHOWN_BEFORE = 6  # lines of a daemon's log that tell why
 CURRENT = """
     SELECT s.datasetid, s.dataid, m.location FROM dataflow.datastatus s
     JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
@@ -178,9 +179,11 @@ def excuses(stage: Stage) -> Iterator[Violation]:
     """A daemon that was awake, and had its connection, never stops its attempts because it cannot prove its lease."""
     for daemon in stage.daemons:
         lines = daemon.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        disturbances = (*daemon.disturbances, *stage.starved)
+        late = stage.pulse.late if stage.pulse is not None else []
+        disturbances = (*daemon.disturbances, *stage.starved, *late)
         for line in unexcused(lines, disturbances, EXCUSED_LEASES * daemon.lease):
-            yield Violation("stopped_without_cause", f"{daemon.name}: {line[:300]}")
+            before = lines[: lines.index(line)][-SHOWN_BEFORE:]
+            yield Violation("stopped_without_cause", f"{daemon.name}: {' '.join([*before, line])[:2000]}")
 
 
 def unexcused(

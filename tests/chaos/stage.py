@@ -28,6 +28,7 @@ from tests.chaos.witness import Witness
 
 if TYPE_CHECKING:
     from tests.chaos.pipeline import Branch
+    from tests.chaos.pulse import Pulse
     from tests.fix_proxy import Relay
 
 LEASE_SECONDS = 6
@@ -128,6 +129,7 @@ class Stage:
     session: dict[str, str] = field(default_factory=dict)  # what the operators' sessions have set
     witness: Witness = field(default_factory=Witness)
     starved: list[tuple[float, float]] = field(default_factory=list)  # when the machine gave us no time
+    pulse: Pulse | None = None
     _connection: psycopg.Connection | None = None
 
     @property
