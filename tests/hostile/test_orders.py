@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from psycopg import conninfo
 
-from dataflowd import environment, formats, gc, log, paths, script
+from dataflowd import environment, formats, gc, log, partition, paths, script
 from dataflowd.faults import AttemptError
 from dataflowd.masking import printable
 from dataflowd.names import DATAID, NAME
 from dataflowd.order import Connection, Dataset, Order
 from dataflowd.runner.execute import execute
+from dataflowd.settings import Settings
 from dataflowd.tables import hosts
 from dataflowd.tables.place import table_of
 from dataflowd.testing import Recorded
@@ -249,6 +250,14 @@ def test_a_link_among_the_data_that_leaves_the_root_is_refused(tmp_path: Path) -
     script.prepare(order)
     (tmp_path / "root" / "data" / "deep" / "part.csv").symlink_to("/etc/passwd")
     assert refused(script.prepare, order) == "INVALID_PATH"
+
+
+def test_a_split_follows_no_link_that_leaves_the_root(outside: Path) -> None:
+    root = str(outside.parent / "root")
+    whole = partition.opened(
+        Dataset(name="raw", format="csv", location=root), ["id"], Settings(data_dir=outside.parent, root=root)
+    )
+    assert refused(whole.__enter__) == "INVALID_PATH"
 
 
 @pytest.mark.parametrize("path", ["dataid", "inputs.raw.chunks.0.dataid"])
