@@ -32,11 +32,31 @@ class Declared:
     def __init__(self, settings: Settings) -> None:
         self.lacking: dict[str, FlowMistakesError] = {}  # by job
         self.flows = self._read(settings, self.lacking)
+        self._settings = settings
+        self._fresh: dict[Path, tuple[tuple[int, ...], Flow]] = {}
 
     def load(self, settings: Settings) -> None:
         """Raises FlowMistakesError and changes nothing if a file is wrong."""
         self.flows = self._read(settings, None)
+        self._settings = settings
         self.lacking = {}
+
+    def read_again(self) -> dict[str, Flow]:
+        """The flows as their files say now. Which code runs does not change by this; a file that is wrong now is left as it was."""
+        return {name: self._as_it_lies(one) for name, one in self.flows.items()}
+
+    def _as_it_lies(self, known: Flow) -> Flow:
+        if isinstance(known, ScriptFlow):
+            return known
+        try:
+            found = known.path.stat()
+            mark = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+            if known.path not in self._fresh or self._fresh[known.path][0] != mark:
+                # A job that lacks its code says nothing about datasets.
+                self._fresh[known.path] = mark, flow.load(known.path, self._settings, {})
+        except (OSError, FlowMistakesError):
+            return known
+        return self._fresh[known.path][1]
 
     @staticmethod
     def _read(settings: Settings, lacking: dict[str, FlowMistakesError] | None) -> dict[str, Flow]:
@@ -63,9 +83,11 @@ class Declared:
         )
         beside = Path.cwd() / script.name
         name = f"script {script}"
-        self.flows = {
-            name: ScriptFlow(name=name, path=beside, datasets={}, jobs={jobid: job}, stored_hash=stored_hash)
-        }
+        script_flow = ScriptFlow(
+            name=name, path=beside, datasets={}, jobs={jobid: job}, stored_hash=stored_hash
+        )
+        # First, for the job is this script; the others still say what their datasets are.
+        self.flows = {name: script_flow, **self.flows}
 
     def jobs(self, *, commands_only: bool = False) -> list[str]:
         return sorted(

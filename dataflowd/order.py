@@ -190,6 +190,7 @@ def _chunk(document: dict[str, Any]) -> Chunk:
 
 def attempt_location(location: str, dataid: str, attempt: int) -> str:
     """The directory that this attempt alone writes. A {dataid} in the location already tells the chunks apart."""
-    if "{dataid}" in location:
-        return f"{location.replace('{dataid}', dataid)}/attempt={attempt}"
-    return f"{location.rstrip('/')}/dataid={dataid}/attempt={attempt}"
+    place = location.rstrip("/")
+    if "{dataid}" in place:
+        return f"{place.replace('{dataid}', dataid)}/attempt={attempt}"
+    return f"{place}/dataid={dataid}/attempt={attempt}"

@@ -136,6 +136,7 @@ def _opened_files(dataset: Dataset, columns: Sequence[str], settings: Settings) 
             "split a dataset whose location has no {dataid}",
         )
     paths.check(location, settings.effective_allowed_roots)
+    paths.check_below(location, settings.effective_allowed_roots)
     os.environ.update(java.environment(java.find(settings)))
     leftovers.remove(settings)
     scratch = supervise.own_directory(Path(tempfile.gettempdir()), leftovers.SPLIT)

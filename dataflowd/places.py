@@ -1,17 +1,28 @@
-"""A location as a scheme, an authority and a normalised path, so that two of them can be compared."""
+"""A location as a scheme, an authority and a normalised path, so that two of them can be compared.
+
+Locations are read by others too: by Hadoop, by scripts, by people. What one of them would take for another place than
+the one that is compared here is refused.
+"""
 
 from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dataflowd.nearest import did_you_mean
 
 SCHEMES = ("file", "s3a", "hdfs", "abfs", "abfss", "gs")
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL)
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Those that cannot be seen, or turn the text around, are among them.
+_CONTROL = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+# They look like a dot or a slash, and some programs make one of them.
+_LOOKS_ALIKE = re.compile("[\u2024\u2025\u2044\u2215\u29f5\u29f8\u29f9\ufe52\ufe68\uff0e\uff0f\uff3c]")
+# A dot, a slash, a backslash, a NUL or the sign itself: whoever decodes the text finds another path.
+_ENCODED = re.compile("%(?:00|25|2e|2f|5c)", re.IGNORECASE)
 # Spark takes a location with one of these for a pattern, and would look at other places than the one that was checked.
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
@@ -21,11 +32,16 @@ class Place:
     scheme: str
     authority: str
     path: str
+    written: str = field(compare=False)  # the path as it stands in the location
 
     def holds(self, other: Place) -> bool:
         if (self.scheme, self.authority) != (other.scheme, other.authority):
             return False
-        return self.path == other.path or other.path.startswith(self.path.rstrip("/") + "/")
+        # Only a disk takes /a/./b for /a/b; in a bucket they are two names.
+        return self._is_above(other.path) and (self.scheme == "file" or self._is_above(other.written))
+
+    def _is_above(self, path: str) -> bool:
+        return path == self.path or path.startswith(self.path.rstrip("/") + "/")
 
 
 class BadLocationError(ValueError):
@@ -37,13 +53,7 @@ class BadLocationError(ValueError):
 
 def place(location: str) -> Place:
     """Splits and normalises; a plain path and a file: URL of the same path are the same place."""
-    if _CONTROL.search(location):
-        raise BadLocationError("holds a control character", "remove it")
-    if special := _PATTERN.search(location.replace("{dataid}", "")):
-        raise BadLocationError(
-            f"holds {special[0]!r}, which makes it a pattern",
-            "name one place; pathGlobFilter chooses files in it",
-        )
+    _check_characters(location)
     found = _URL.fullmatch(location)
     scheme = found["scheme"].lower() if found else "file"
     authority = (found["authority"] or "") if found else ""
@@ -53,6 +63,10 @@ def place(location: str) -> Place:
             f"has the scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}",
             f"use a path or one of {', '.join(SCHEMES)}",
         )
+    if found and found["scheme"] != scheme:
+        raise BadLocationError(f"has the scheme {found['scheme']!r}", f"write {scheme} in small letters")
+    if path.startswith("//"):
+        raise BadLocationError("has a path that begins with two slashes", "write one: two name a host")
     if scheme == "file" and authority:
         raise BadLocationError(
             f"names a host {authority!r}", "write file:///path with three slashes, or a plain path"
@@ -61,4 +75,20 @@ def place(location: str) -> Place:
         raise BadLocationError("names no bucket or container", f"write {scheme}://name/path")
     if scheme == "file" and not path.startswith("/"):
         raise BadLocationError("is a relative path", "start it with {root} or with a slash")
-    return Place(scheme, authority, posixpath.normpath("/" + path.lstrip("/")))
+    return Place(scheme, authority, posixpath.normpath("/" + path.lstrip("/")), path or "/")
+
+
+def _check_characters(location: str) -> None:
+    if _CONTROL.search(location):
+        raise BadLocationError("holds a control character", "remove it")
+    if special := _LOOKS_ALIKE.search(location):
+        raise BadLocationError(
+            f"holds {special[0]!a}, which looks like a dot or a slash", "write the one that is meant"
+        )
+    if special := _ENCODED.search(location):
+        raise BadLocationError(f"holds {special[0]!r}, which stands for another character", "write that one")
+    if special := _PATTERN.search(location.replace("{dataid}", "")):
+        raise BadLocationError(
+            f"holds {special[0]!r}, which makes it a pattern",
+            "name one place; pathGlobFilter chooses files in it",
+        )

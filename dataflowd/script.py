@@ -18,12 +18,11 @@ import sys
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from dataflowd import environment, formats, paths, published, words
+from dataflowd import allowed, environment, formats, paths, published, words
 from dataflowd.errors import DataflowError
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
 from dataflowd.order import Order
-from dataflowd.tables import hosts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,39 +78,27 @@ def become(document: dict[str, Any]) -> None:
 
 def prepare(order: Order) -> None:
     """Locations elsewhere than on a disk are judged by their text: the script has the means to look, we have not."""
-    check_hosts(order)
+    allowed.check(order)
     for source in order.inputs.values():
         for chunk in source.chunks:
             if not order.forced:
                 published.require_validated(source.name, chunk)
             if chunk.location is not None and source.dataset.format not in formats.TABLES:
-                _check_files(order, source.name, chunk, chunk.location)
+                _check_files(source.name, chunk, chunk.location)
     for output in order.outputs.values():
         location = environment.output_location(order, output)
-        if location is not None:
-            paths.check(location, order.allowed_roots)
-            path = paths.local(location)
-            if path is not None:
-                # Spark writes into a directory that is not there, as everybody's scripts for it expect.
-                _make(path, with_itself=order.kind != "spark_submit")
+        path = paths.local(location) if location is not None else None
+        if path is not None:
+            # Spark writes into a directory that is not there, as everybody's scripts for it expect.
+            _make(path, with_itself=order.kind != "spark_submit")
 
 
-def _check_files(order: Order, name: str, chunk: Chunk, location: str) -> None:
-    paths.check(location, order.allowed_roots)
+def _check_files(name: str, chunk: Chunk, location: str) -> None:
     path = paths.local(location)
     if path is not None and not path.exists():
         raise published.missing(name, chunk)
-    paths.check_below(location, order.allowed_roots)
     if path is not None and chunk.files is not None:
         published.compare(name, chunk.dataid, chunk.files, files.local_listing(path))
-
-
-def check_hosts(order: Order) -> None:
-    """The script is told where its tables are, and their passwords: neither may be of a stranger's choice."""
-    known = [one.dataset for one in order.inputs.values()] + [one.dataset for one in order.outputs.values()]
-    for dataset in known:
-        if dataset.format in formats.TABLES:
-            hosts.check(dataset, order.allowed_hosts)
 
 
 def opened(order: Order, key: dict[str, Any]) -> dict[str, str]:

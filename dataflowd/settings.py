@@ -99,7 +99,7 @@ class Settings(BaseSettings):
     )
     allowed_hosts: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list,
-        description="hosts, or host:port, whose databases tables may be in; default: localhost alone",
+        description="hosts, or host:port, that datasets may name, whatever their format; default: localhost alone",
     )
     environment: str = Field(
         "dev", description="which environment this host works for; datasets may be bound to one"

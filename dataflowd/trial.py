@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from dataflowd import formats, leftovers, supervise
+from dataflowd import agreement, formats, leftovers, supervise
 from dataflowd.embedded import java
 from dataflowd.engine import classes
 from dataflowd.engine.compose import composed, environment
@@ -35,6 +35,7 @@ from dataflowd.runner.session import JAVA_OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dataflowd.declared import Declared
     from dataflowd.flow import Flow, Job
     from dataflowd.order import Dataset, Input, Order, Output, Trial
     from dataflowd.settings import Settings
@@ -62,23 +63,26 @@ def refuse(job: Job) -> None:
 
 def order(  # noqa: PLR0913, PLR0917 - a trial has that many sides
     found: dict[str, Any],
-    flow: Flow,
-    job: Job,
+    declared: Declared,
+    jobid: str,
     dataid: str,
     trial: Trial,
     settings: Settings,
     directory: Path,
 ) -> Order:
     """`found`: what dataflow.trial_order says; raises as an attempt would fail if it says no."""
+    flow, job = declared.job(jobid)
     if "code" in found:
-        raise AttemptError(found["code"], found["detail"], f"dataflowctl why {job.name} {dataid}")
+        raise AttemptError(found["code"], found["detail"], f"dataflowctl why {jobid} {dataid}")
     identity = {
         "attempt": ATTEMPT,
-        "jobid": job.name,
+        "jobid": jobid,
         "dataid": dataid,
         "tag": f"dataflow-try-{uuid.uuid4()}",
+        "trial": asdict(trial),
     }
-    whole = composed(found | identity | {"trial": asdict(trial)}, flow, job, settings)
+    whole = composed(found, identity, flow, job, settings)
+    agreement.require(whole, job, declared)
     return replace(
         whole,
         inputs={name: _uncounted(source) for name, source in whole.inputs.items()},

@@ -1,11 +1,12 @@
 """Whether a work order is of the form that a host works with. Half of it comes from the database, whose rules whoever owns
 it can drop: so names, dataids, formats and the shapes of all values are looked at again here, before any of them
 becomes part of a path, a variable's name or a call of Spark. Where locations, options and hosts lead is asked when they are used
-(dataflowd.paths, dataflowd.formats, dataflowd.tables.hosts).
+(dataflowd.allowed, dataflowd.formats), and whether they are those of this host's flow files by dataflowd.agreement.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,14 @@ TEXT_CHARACTERS = 1024 * 1024
 DEPTH = 32
 REMEDY = "see who writes to the control database; `dataflowctl apply` declares the datasets and jobs anew"
 CONNECTION_TEXTS = ("hostname", "database", "schemaname", "tablename", "username", "encryptedpass")
+
+FROM_DATABASE = frozenset({"inputs", "outputs", "resolved", "forced", "params"})
+_MOST_SHOWN = 10_000
+_MOST_ROWS = 2**31 - 1
+_LONG = 2**63
+_PORTS = range(1, 65536)
+_TAG = re.compile(r"[A-Za-z0-9_.-]{0,100}")
+_TRIAL = frozenset({"share", "rows", "seed", "shown"})
 
 # Neither an environment nor a path nor Postgres can hold them.
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
@@ -46,30 +55,57 @@ def order(document: Any) -> None:
     _require(isinstance(document, dict), "is no object")
     _texts(document, DEPTH)
     for name in ("attempt", "number"):
-        _require(_is_whole(document.get(name, 1)), f"has at {name} {document.get(name)!r:.100}")
+        _require(_is_within(document.get(name, 1), 0, _LONG), f"has at {name} {document.get(name)!r:.100}")
+    tag = document["tag"]
+    _require(isinstance(tag, str) and _TAG.fullmatch(tag), f"has the tag {tag!r:.100}")
+    _require(isinstance(document.get("forced", False), bool), "is neither forced nor not")
+    _trial(document.get("trial"))
     _name(document["jobid"])
     _dataid(document["dataid"])
     _require(isinstance(document.get("params", {}), dict), "has params that are no object")
     for name in ("inputs", "outputs"):
         _require(isinstance(document[name], dict), f"has {name} that are no object")
-    for source in document["inputs"].values():
-        _dataset(source["dataset"])
+    for name, source in document["inputs"].items():
+        _dataset(name, source["dataset"])
         for chunk in source["chunks"]:
             _chunk(chunk)
-    for output in document["outputs"].values():
-        _dataset(output["dataset"])
+    for name, output in document["outputs"].items():
+        _dataset(name, output["dataset"])
         _optional(output, "location", str)
     for record in document.get("resolved") or ():
         _require(isinstance(record["mark"], str), "resolves a record without a mark")
         _optional(record, "repaired", dict)
 
 
+def database_half(document: Any) -> None:
+    """Raises INVALID_ORDER when the database says what is not its to say: which code runs, where, or that it is a trial."""
+    _require(isinstance(document, dict), "is no object")
+    for name in document:
+        _require(name in FROM_DATABASE, f"says {name!r:.100}, which is not the database's to say")
+
+
 def malformed(error: Exception) -> AttemptError:
     return _wrong(f"is not of the form that this host knows: {type(error).__name__}: {error}")
 
 
-def _dataset(dataset: dict[str, Any]) -> None:
+def _trial(trial: Any) -> None:
+    """A share that is a text would be repeated as often as there are parts."""
+    if trial is None:
+        return
+    _require(isinstance(trial, dict) and trial.keys() <= _TRIAL, "has a trial that is not of its form")
+    share, rows = trial.get("share"), trial.get("rows")
+    is_share = isinstance(share, _NUMBER) and not isinstance(share, bool) and math.isfinite(share)
+    _require(share is None or (is_share and 0 < share <= 1), f"tries the share {share!r:.100}")
+    _require(rows is None or _is_within(rows, 1, _MOST_ROWS + 1), f"tries {rows!r:.100} rows")
+    seed, shown = trial.get("seed", 0), trial.get("shown", 0)
+    _require(_is_within(seed, -_LONG, _LONG), f"has the seed {seed!r:.100}")
+    _require(_is_within(shown, 0, _MOST_SHOWN + 1), f"shows {shown!r:.100} rows")
+
+
+def _dataset(called: str, dataset: dict[str, Any]) -> None:
     _name(dataset["name"])
+    # Jobs and checks ask by the one name, variables and passwords are called by the other.
+    _require(called == dataset["name"], f"calls the dataset {dataset['name']} by the name {called!r:.100}")
     if dataset.get("format", "parquet") not in OPTIONS:
         raise _wrong(
             f"has the dataset {dataset['name']} in the format {dataset['format']!r:.100}",
@@ -88,7 +124,8 @@ def _dataset(dataset: dict[str, Any]) -> None:
     for name in CONNECTION_TEXTS:
         _optional(connection, name, str)
     port = connection.get("port")
-    _require(port is None or _is_whole(port), f"has the port {port!r:.100} for {dataset['name']}")
+    is_port = port is None or (_is_whole(port) and port in _PORTS)
+    _require(is_port, f"has the port {port!r:.100} for {dataset['name']}")
 
 
 def _checks(dataset: str, checks: Any) -> None:
@@ -162,7 +199,11 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _require(is_right: bool, what: str) -> None:
+def _is_within(value: Any, low: int, end: int) -> bool:
+    return _is_whole(value) and low <= value < end
+
+
+def _require(is_right: object, what: str) -> None:
     if not is_right:
         raise _wrong(what)
 

@@ -17,6 +17,7 @@ pytest_plugins = [
     "tests.fix_leaks",
     "tests.fix_postgres",
     "tests.fix_shares",
+    "tests.fix_spark",
     "tests.fix_tables",
     "tests.fix_world",
 ]

@@ -15,6 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 # The fixtures that cost much, and the modules that use them.
 TOGETHER = {
     "spark": {
+        "hostile/test_footer.py",
         "spark/test_new_flow.py",
         "spark/test_partitions.py",
         "spark/test_readme_job.py",

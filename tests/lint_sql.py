@@ -1,8 +1,11 @@
 """Rules for the files of sql/, checked with Postgres's own parser: `python -m tests.lint_sql`, part of `make lint`.
 
 Every file parses, bodies in PL/pgSQL included. Every table, view, column and public function (no leading underscore)
-has a COMMENT; a column may instead bear the name of one that has, for a word means one thing everywhere. A SECURITY DEFINER function fixes its search_path and names pg_temp last in it: otherwise a caller's
-temporary table would stand before ours. No function builds SQL at run time: nothing in the database is executed.
+has a COMMENT; a column may instead bear the name of one that has, for a word means one thing everywhere. A function fixes its search_path and names pg_temp last in it: otherwise a caller's
+temporary table would stand before ours. Functions in SQL that run with their caller's rights may do without: Postgres puts only such ones into the
+query that calls them, and the plans of the hot path need that. They name the schema of every relation, and are nobody's trigger. Called from a
+function of ours they run with its search_path; called by a user, with that user's own rights and no others.
+No function builds SQL at run time: nothing in the database is executed.
 Nothing waits while it holds the claim lock: only dataflow._claim_lock takes it; who calls that sets lock_timeout, and from there on,
 and in every function that is called from there, rows are locked with SKIP LOCKED or NOWAIT. No string holds a backslash outside
 E'...': what it means would depend on the session's standard_conforming_strings.
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pglast
 from pglast import ast, enums
+from pglast.visitors import Visitor
 
 from dataflowd import sqlfiles
 
@@ -150,8 +154,8 @@ def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
         yield f"{source.name}: {name} has a string with a backslash: write E'...', or [0-9] and the like"
     options = {definition.defname: definition.arg for definition in definitions or ()}
     language = options["language"].sval if "language" in options else "plpgsql"
-    if "security" in options and options["security"].boolval and not _has_fixed_path(statement):
-        yield f"{source.name}: {name} is SECURITY DEFINER without SET search_path = ..., pg_temp"
+    if isinstance(statement, ast.CreateFunctionStmt) and not _has_fixed_path(statement):
+        yield from _path_mistakes(source, statement, options)
     if language != "plpgsql":
         return
     try:
@@ -161,6 +165,35 @@ def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
         return
     if source.is_function_file and _DYNAMIC & set(_keys(body)):
         yield f"{source.name}: {name} builds SQL at run time (EXECUTE)"
+
+
+def _path_mistakes(source: Source, function: Any, options: dict[str, Any]) -> Iterator[str]:
+    name = _dotted(function.funcname)
+    is_definer = "security" in options and options["security"].boolval
+    is_trigger = function.returnType is not None and _dotted(function.returnType.names) == "trigger"
+    if is_definer or is_trigger or options["language"].sval != "sql":
+        yield f"{source.name}: {name} is without SET search_path = ..., pg_temp"
+        return
+    body = function.sql_body or pglast.parse_sql(options["as"][0].sval)
+    found = _Relations()
+    found(body)
+    for relation in sorted(found.without_schema - found.named_here):
+        yield f"{source.name}: {name} is without SET search_path, and does not say of which schema {relation} is"
+
+
+class _Relations(Visitor):
+    """The relations of a query that name no schema, and the names that its WITH clauses give."""
+
+    def __init__(self) -> None:
+        self.without_schema: set[str] = set()
+        self.named_here: set[str] = set()
+
+    def visit_RangeVar(self, _ancestors: Any, node: Any) -> None:  # noqa: N802 - the name is pglast's
+        if node.schemaname is None:
+            self.without_schema.add(node.relname)
+
+    def visit_CommonTableExpr(self, _ancestors: Any, node: Any) -> None:  # noqa: N802
+        self.named_here.add(node.ctename)
 
 
 def _waiting_mistakes(functions: dict[str, str]) -> Iterator[str]:

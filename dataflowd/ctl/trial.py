@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from dataflowd.ctl.output import State
     from dataflowd.trial import Tried
 
+# As a work order may say: see dataflowd.vetting, which would take a moment to import.
+MOST_SHOWN = 10_000
+MOST_ROWS = 2**31 - 1
+SEEDS = 2**63
+
 
 def register(app: typer.Typer) -> None:
     options.add(app, attempt, name="try")
@@ -31,9 +36,16 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
     sample: Annotated[
         float | None, typer.Option(metavar="SHARE", help="This share of every input, such as 0.01.")
     ] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="At most so many rows of every input.")] = None,
-    seed: Annotated[int, typer.Option(help="Chooses other rows; the same seed chooses the same.")] = 0,
-    shown: Annotated[int, typer.Option("--show", min=0, help="So many rows of each output are shown.")] = 10,
+    rows: Annotated[
+        int | None, typer.Option(min=1, max=MOST_ROWS, help="At most so many rows of every input.")
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(min=-SEEDS, max=SEEDS - 1, help="Chooses other rows; the same seed chooses the same."),
+    ] = 0,
+    shown: Annotated[
+        int, typer.Option("--show", min=0, max=MOST_SHOWN, help="So many rows of each output are shown.")
+    ] = 10,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
@@ -60,7 +72,8 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
     from dataflowd.order import Trial
 
     settings = settings_of(context)
-    flow, declared = Declared(settings).job(job)
+    flows = Declared(settings)
+    flow, declared = flows.job(job)
     trial.refuse(declared)
     found = ask(context, asked, explained=False)[0]["found"]
     wanted = Trial(share=sample, rows=rows, seed=seed, shown=shown)
@@ -71,7 +84,7 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
             settings,
             flow,
             declared,
-            lambda directory: trial.order(found, flow, declared, dataid, wanted, settings, directory),
+            lambda directory: trial.order(found, flows, job, dataid, wanted, settings, directory),
             lines.append if json else _told,
         )
 

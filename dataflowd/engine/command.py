@@ -74,7 +74,7 @@ class CommandEngine:
         try:
             flow, job = self._declared.job(attempt.jobid)
             self._require_script(job)
-            order = await self._orders.order(attempt, flow, job)
+            order = await self._orders.order(attempt, flow, job, self._declared)
         except DatabaseUnreachableError as error:
             return returned(attempt, error.message)
         except DataflowError as error:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dataflowd import codehash
+from dataflowd import codehash, vetting
 from dataflowd.order import Order
 
 if TYPE_CHECKING:
@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 
-def composed(document: dict[str, Any], flow: Flow, job: Job, settings: Settings) -> Order:
+def composed(
+    found: dict[str, Any], identity: dict[str, Any], flow: Flow, job: Job, settings: Settings
+) -> Order:
+    """`found`: what the database says; `identity`: which attempt it is. Raises INVALID_ORDER."""
+    vetting.database_half(found)
     order = Order.parse(
-        document
+        found
+        | identity
         | {
             "kind": job.kind,
             "code": job.code,

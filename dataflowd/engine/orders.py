@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import psycopg
 
-from dataflowd import db
+from dataflowd import agreement, db
 from dataflowd.daemon.link import Link, LostLinkError
 from dataflowd.engine.compose import as_parameters, code_hash_of, composed
 from dataflowd.errors import DatabaseUnreachableError
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dataflowd.attempt import Attempt
+    from dataflowd.declared import Declared
     from dataflowd.flow import Flow, Job
     from dataflowd.order import Order
     from dataflowd.settings import Settings
@@ -33,7 +35,7 @@ class Orders:
         self._lock = anyio.Lock()
         self._told: dict[str, tuple[str, str]] = {}
 
-    async def order(self, attempt: Attempt, flow: Flow, job: Job) -> Order | None:
+    async def order(self, attempt: Attempt, flow: Flow, job: Job, declared: Declared) -> Order | None:
         """Half of it from the database, half from the flow file. None: the attempt is no longer ours."""
         code_hash, config_hash = code_hash_of(flow, job), flow.config_hash(job.name)
         [[document]] = await self._call("work_order", {"attempt": attempt.attempt, "token": attempt.token})
@@ -50,7 +52,10 @@ class Orders:
             "code_hash": code_hash,
             "config_hash": config_hash,
         }
-        return composed(document | identity, flow, job, self._settings)
+        order = composed(document, identity, flow, job, self._settings)
+        if agreement.differences(order, job, declared.flows):
+            await anyio.to_thread.run_sync(agreement.require, order, job, declared)
+        return order
 
     async def is_alive(self, attempt: Attempt) -> bool:
         """Whether the attempt still holds its claim. While the database is away nobody knows, and the answer waits."""

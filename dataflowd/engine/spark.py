@@ -71,7 +71,7 @@ class SparkEngine:
             if job.kind in SCRIPTS:
                 script = self._commands.run if job.kind == "command" else self._submit
                 return await script(attempt, on_start)
-            order = await self._orders.order(attempt, flow, job)
+            order = await self._orders.order(attempt, flow, job, self._declared)
         except DatabaseUnreachableError as error:
             return returned(attempt, error.message)
         except DataflowError as error:

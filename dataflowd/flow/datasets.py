@@ -69,8 +69,12 @@ def parse(section: Section, settings: Settings) -> Dataset:
     )
     section.close()
     _check_reachable(section, dataset)
+    # A daemon starts all the same with what release 0.1 took: a job that needs the host fails, and says so.
+    is_strict = section.report.lacking is None and dataset.hostname is not None
+    if is_strict or dataset.format == "postgres":
+        _check_host(section, dataset, settings)
     if dataset.format == "postgres":
-        _check_table(section, dataset, settings)
+        _check_table(section, dataset)
     return dataset
 
 
@@ -154,7 +158,7 @@ def _check_options(section: Section, dataset: Dataset) -> None:
         section.wrong("options", f"cannot be used: {error.message}", error.remedy)
 
 
-def _check_table(section: Section, dataset: Dataset, settings: Settings) -> None:
+def _check_host(section: Section, dataset: Dataset, settings: Settings) -> None:
     allowed = settings.effective_allowed_hosts
     if not hosts.is_allowed(dataset.hostname, dataset.port, allowed):
         section.wrong(
@@ -162,6 +166,9 @@ def _check_table(section: Section, dataset: Dataset, settings: Settings) -> None
             f"is {dataset.hostname!r}, where tables may not be",
             f"use {' or '.join(allowed)}, or add it to the setting allowed_hosts",
         )
+
+
+def _check_table(section: Section, dataset: Dataset) -> None:
     known = formats.OPTIONS["postgres"].read
     for name in dataset.options:
         if name not in known:

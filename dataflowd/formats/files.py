@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from dataflowd import formats, paths
 from dataflowd.faults import AttemptError
+from dataflowd.formats import foreign_types
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
     from dataflowd.order import Dataset
@@ -78,13 +79,14 @@ def read(
     spark: SparkSession, dataset: Dataset, locations: list[str], schema: StructType | None = None
 ) -> DataFrame:
     """The chunk as it lies there; CSV and JSON with formats.CORRUPT_COLUMN at the end. `schema`: where it is known."""
+    foreign_types.guard()
     reader = spark.read.format(dataset.format).options(
         **formats.read_options(dataset.name, dataset.format, dataset.options)
     )
     if dataset.format not in WITH_BROKEN_RECORDS:
         is_plain = dataset.format == "parquet" and not dataset.options
         known = schema or dataset.columns or (_written_schema(locations) if is_plain else None)
-        return (reader.schema(known) if known else reader).load(locations)
+        return reader.schema(known).load(locations) if known else _inferred(reader, dataset, locations)
     if schema is None and not dataset.columns:
         schema = reader.load(locations).schema
     schema = _with_corrupt_column(dataset, schema)
@@ -99,6 +101,18 @@ def read(
 def read_back(spark: SparkSession, dataset: Dataset, location: str, schema: StructType) -> DataFrame:
     """What was written there, with the columns that were written: a CSV file does not tell their names."""
     return read(spark, dataset, [location], schema).drop(formats.CORRUPT_COLUMN)
+
+
+def _inferred(reader: DataFrameReader, dataset: Dataset, locations: list[str]) -> DataFrame:
+    frame = reader.load(locations)
+    try:
+        _ = frame.schema
+    except Exception as error:
+        if (foreign := foreign_types.behind(error)) is None:
+            raise
+        where = f"dataset {dataset.name}: a file at {locations[0]}"
+        raise foreign_types.ForeignTypeError(foreign.name, where) from None
+    return frame
 
 
 def _written_schema(locations: list[str]) -> StructType | None:
@@ -121,7 +135,10 @@ def _written_schema(locations: list[str]) -> StructType | None:
         noted = (parquet.read_metadata(first).metadata or {}).get(SPARK_SCHEMA_KEY)
     except (OSError, ValueError):
         return None  # what is wrong with the file is Spark's to say
-    return StructType.fromJson(json.loads(noted)) if noted else None
+    try:
+        return StructType.fromJson(json.loads(noted)) if noted else None
+    except foreign_types.ForeignTypeError as foreign:
+        raise foreign_types.ForeignTypeError(foreign.name, f"the file {first}") from None
 
 
 def _with_corrupt_column(dataset: Dataset, found: StructType | None) -> StructType:

@@ -14,7 +14,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dataflowd import checks, formats, paths, published
+from dataflowd import allowed, checks, formats, paths, published
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
 from dataflowd.order import attempt_location
@@ -75,6 +75,7 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
 
 
 def prepare(order: Order, spark: SparkSession) -> None:
+    allowed.check(order)
     for source in order.inputs.values():
         for chunk in source.chunks:
             if not order.forced:
@@ -82,14 +83,13 @@ def prepare(order: Order, spark: SparkSession) -> None:
         if source.dataset.format in formats.TABLES:
             reading.check_input(source, order.allowed_hosts)
         elif source.dataset.format in {*formats.FILES, *formats.LAKES}:
-            _check_input(order, source, spark)
+            _check_input(source, spark)
     for output in order.outputs.values():
         if output.dataset.format in formats.TABLES:
             writing.take(order, output)
         if output.dataset.format in formats.TABLES or output.location is None:
             continue
         location = attempt_location(output.location, order.dataid, order.attempt)
-        paths.check(location, order.allowed_roots)
         files.require_jars(spark, output.dataset, location)
         formats.write_options(output.name, output.dataset.format, output.dataset.options)
         if files.exists(spark, location):
@@ -100,16 +100,14 @@ def prepare(order: Order, spark: SparkSession) -> None:
             )
 
 
-def _check_input(order: Order, source: Input, spark: SparkSession) -> None:
+def _check_input(source: Input, spark: SparkSession) -> None:
     formats.read_options(source.name, source.dataset.format, source.dataset.options)
     for chunk in source.chunks:
         if chunk.location is None:
             continue
-        paths.check(chunk.location, order.allowed_roots)
         files.require_jars(spark, source.dataset, chunk.location)
         if not files.exists(spark, chunk.location):
             raise published.missing(source.name, chunk)
-        paths.check_below(chunk.location, order.allowed_roots)
         if chunk.files is not None:
             published.compare(source.name, chunk.dataid, chunk.files, files.listing(spark, chunk.location))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import dataflowd
 from dataflowd.errors import DataflowError
 from dataflowd.faults import AttemptError, node_of
+from dataflowd.formats import foreign_types
 from dataflowd.masking import mask
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ class CancelledError(BaseException):
 
 def fault(error: BaseException) -> AttemptError:
     """The error as it is stored: code, message, and the author's own frames."""
+    if foreign := foreign_types.behind(error):
+        return _with_frames(error, foreign.message, foreign.remedy, foreign.code)
     if isinstance(error, AttemptError):
         return _with_frames(error, error.message, error.remedy, error.code)
     if isinstance(error, DataflowError):

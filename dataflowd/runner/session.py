@@ -15,6 +15,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dataflowd.formats import foreign_types
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from subprocess import Popen
@@ -115,6 +117,7 @@ def start(conf: Mapping[str, str]) -> SparkSession:
     for name, value in conf.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
+    foreign_types.guard()
     return session
 
 

@@ -15,7 +15,7 @@ from psycopg import conninfo, sql
 from dataflowd.faults import AttemptError
 from dataflowd.runner.secrets import password_of
 from dataflowd.tables import hosts
-from dataflowd.tables.hosts import DEFAULT_PORT, LOCAL
+from dataflowd.tables.hosts import DEFAULT_PORT, LOCAL, SCHEME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ class Table:
         port = f":{self.login.port}" if self.login.port not in {None, DEFAULT_PORT} else ""
         host = quote(self.login.host or LOCAL, safe="")
         database = quote(self.login.database or "", safe="")
-        return f"postgres://{host}{port}/{database}/{quote(self.schema, safe='')}.{quote(self.name, safe='')}"
+        return f"{SCHEME}{host}{port}/{database}/{quote(self.schema, safe='')}.{quote(self.name, safe='')}"
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name} in {self.login.database or 'the default database'} on {self.login.host or LOCAL}"

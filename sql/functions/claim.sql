@@ -308,6 +308,7 @@ END $$;
 -- The environment of the daemon that this session belongs to.
 CREATE OR REPLACE FUNCTION dataflow._leased(daemon text, incarnation uuid) RETURNS text
 LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -337,6 +338,7 @@ CREATE OR REPLACE FUNCTION dataflow._take(daemon text, incarnation uuid, jobids 
     timeout_seconds double precision
 )
 LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -18,6 +18,7 @@ $$;
 
 CREATE OR REPLACE FUNCTION dataflow.period_start(unit text, dataid text, zone text) RETURNS timestamptz
 LANGUAGE plpgsql STABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -263,6 +264,7 @@ COMMENT ON FUNCTION dataflow.affected_runs(text, text) IS
 
 CREATE OR REPLACE FUNCTION dataflow.output_dataid(jobid text, datasetid text, dataid text) RETURNS SETOF text
 LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN

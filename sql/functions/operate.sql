@@ -262,6 +262,7 @@ COMMENT ON FUNCTION dataflow.chunks(text, text[], text, text, text, boolean, tex
 
 CREATE OR REPLACE FUNCTION dataflow._checked_statuses(statuses text[]) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -787,6 +788,7 @@ COMMENT ON FUNCTION dataflow.cancel_runs(jsonb, text, boolean) IS 'cancel() for 
 
 CREATE OR REPLACE FUNCTION dataflow._bounded_selector(selector jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -52,6 +52,7 @@ COMMENT ON FUNCTION dataflow.preview_order(text, text) IS
 -- nothing (it was forced) is described without chunks.
 CREATE OR REPLACE FUNCTION dataflow._order(jobid text, dataid text, inputs jsonb) RETURNS jsonb
 LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE

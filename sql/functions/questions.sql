@@ -208,6 +208,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION dataflow._checked_dataid(dataid text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -23,6 +23,7 @@
 
 CREATE OR REPLACE FUNCTION dataflow._require_read_committed() RETURNS void
 LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -37,6 +38,7 @@ END $$;
 -- lock_timeout itself, so that it is restored at its end.
 CREATE OR REPLACE FUNCTION dataflow._claim_lock() RETURNS void
 LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -118,14 +118,14 @@ def scripts(
         yield Scripts(tmp_path, allowed, connection, start)
 
 
-def test_a_script_is_sent_to_no_host_that_is_not_allowed(scripts: Scripts) -> None:
+def test_a_script_is_sent_to_no_host_that_its_flow_file_does_not_name(scripts: Scripts) -> None:
     scripts.declare("#!/bin/sh\ntouch begun\n")
     scripts.arrive("1")
     scripts.connection.execute("UPDATE dataflow.dataset SET hostname = 'evil' WHERE hostname = 'db7'")
     assert scripts.run() == 1
     refused = scripts.attempt()
-    assert (refused["code"], refused["retry_at"]) == ("INVALID_PATH", None)
-    assert "evil is no host that tables may be on here" in refused["error"]
+    assert (refused["code"], refused["retry_at"]) == ("INVALID_ORDER", None)
+    assert "hostname is 'db7' in the file and 'evil' in the database" in refused["error"]
     assert not (scripts.directory / "begun").exists()
 
 

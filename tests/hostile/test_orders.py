@@ -7,20 +7,24 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from psycopg import conninfo
 
-from dataflowd import environment, formats, gc, log, paths, script
+from dataflowd import environment, formats, gc, log, partition, paths, script
 from dataflowd.faults import AttemptError
 from dataflowd.masking import printable
 from dataflowd.names import DATAID, NAME
 from dataflowd.order import Connection, Dataset, Order
+from dataflowd.runner.execute import execute
+from dataflowd.settings import Settings
 from dataflowd.tables import hosts
 from dataflowd.tables.place import table_of
+from dataflowd.testing import Recorded
 from tests.hostile import corpus
 
 if TYPE_CHECKING:
@@ -55,7 +59,17 @@ WRONG: dict[str, list[Any]] = {
     "outputs.out": NO_OBJECT,
     "params": [*NO_OBJECT, NESTED, {"a": NESTED}, {"a": "x\0"}, {"\ud800": 1}, {"a": "x" * (1 << 21)}],
     "resolved": [7, [7], [{}], [{"mark": 1, "repaired": None}], [{"mark": "x", "repaired": "DROP"}]],
-    "attempt": ["7", "../7", 7.5, None, True],
+    "attempt": ["7", "../7", 7.5, None, True, -1, 2**63],
+    "tag": [None, 7, "a,b", "x y", "x\n", "../x", "x" * 101, "spark.yarn.tags=x"],
+    "forced": ["no", 1, None, []],
+    "trial": [
+        *(7, "x", [1], {"evil": 1}, {"share": "0.5"}, {"share": "x" * 1000}, {"share": True}, {"share": 0}),
+        *({"share": -0.1}, {"share": 1.5}, {"share": float("nan")}, {"share": float("inf")}, {"share": [1]}),
+        *({"rows": "5"}, {"rows": 0}, {"rows": -1}, {"rows": 2**31}, {"rows": 1.5}, {"rows": True}),
+        *({"seed": "0"}, {"seed": 2**63}, {"seed": None}, {"seed": 0.5}, {"seed": "1) OR (1=1"}),
+        *({"shown": "9"}, {"shown": -1}, {"shown": 10**9}, {"shown": None}, {"shown": 1.5}),
+    ],
+    "inputs.raw.dataset.connection.port": [0, -1, 65536, "5432", True, 5432.0],
     "evil": [1],
 }
 
@@ -89,6 +103,7 @@ def document(root: Path, **changes: Any) -> dict[str, Any]:
         "columns": "id int",
         "options": {},
         "checks": {},
+        "connection": {},
     }
     found: dict[str, Any] = {
         "attempt": 7, "number": 1, "jobid": "copy", "dataid": "d1", "tag": "t", "params": {}, "kind": "command", "code": "", "directory": "",
@@ -149,6 +164,75 @@ def test_no_location_leaves_the_roots(outside: Path) -> None:
     assert taken == []
 
 
+FORMATS = [*formats.OPTIONS]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_no_format_switches_the_look_at_locations_off(outside: Path, kind: str) -> None:
+    """Neither for a script nor for job code, neither for what is read nor for what is written."""
+    root = outside.parent / "root"
+    asked = [
+        *(str(outside / "secret.csv"), "/etc/passwd", f"{root}/link/secret.csv", f"/{root}/data"),
+        *("postgres://evil.example/db/public.t", "postgres://localhost,evil.example/db/public.t"),
+        *("postgres://etl@localhost/db/public.t", "postgres://localhost/db/public.t?host=evil.example"),
+        *("postgres://evil.example%2Flocalhost/db/public.t", "postgres://localhost:5432@evil.example/db/a.t"),
+        *("postgresql://localhost/db/public.t", "jdbc:postgresql://evil.example/db"),
+    ]
+    for location in asked:
+        for path in (
+            "inputs.raw.chunks.0.location",
+            "inputs.raw.dataset.location",
+            "outputs.out.dataset.location",
+            "outputs.out.location",
+        ):
+            side = path.partition(".dataset")[0] if ".dataset" in path else ".".join(path.split(".")[:2])
+            changes = {f"{side}.dataset.format": kind, path: location}
+            assert refused(prepared, root, changes) == "INVALID_PATH", (path, location)
+            assert _run(root, changes) == ("INVALID_PATH", ["prepare"]), (path, location)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_no_format_switches_the_look_at_hosts_off(outside: Path, kind: str) -> None:
+    root = outside.parent / "root"
+    for host in corpus.HOSTS:
+        if "\0" in host:
+            continue  # no order that is parsed has it
+        for side in ("inputs.raw", "outputs.out"):
+            changes = {f"{side}.dataset.format": kind, f"{side}.dataset.connection": {"hostname": host}}
+            assert refused(prepared, root, changes) == "INVALID_PATH", (side, host)
+            assert _run(root, changes) == ("INVALID_PATH", ["prepare"]), (side, host)
+
+
+def _run(root: Path, changes: dict[str, Any]) -> tuple[str | None, list[str]]:
+    """With no Spark: nobody gets so far that one is asked for."""
+    order = Order.parse(document(root, kind="python", code="dataflowd.jobs:copy", **changes))
+    said, no_spark = Recorded(), cast("Any", None)
+    return execute(order, no_spark, said, threading.Event()).get("code"), said.steps
+
+
+def test_a_table_that_was_published_is_where_its_manifest_says(outside: Path) -> None:
+    changes = {
+        "inputs.raw.dataset.format": "postgres",
+        "inputs.raw.chunks.0.location": "postgres://localhost:5433/sales%20db/public.orders",
+        "outputs": {},
+    }
+    assert refused(prepared, outside.parent / "root", changes) == ""
+
+
+def test_a_path_that_the_disk_reads_in_one_way_only_is_allowed(outside: Path) -> None:
+    """Release 0.1 wrote two slashes where a location ended in one behind {dataid}."""
+    root = outside.parent / "root"
+    for location in (
+        "{root}/data/",
+        "{root}//data",
+        "{root}/./data",
+        "file:{root}/data",
+        "file://{root}/data",
+    ):
+        paths.check(location.replace("{root}", str(root)), [str(root)])
+    paths.check("s3a://bucket/data//x", ["s3a://bucket/data"])
+
+
 def test_no_location_has_garbage_collected_elsewhere(outside: Path) -> None:
     for location in corpus.locations(outside.parent / "root", outside):
         with suppress(AttemptError):
@@ -168,6 +252,14 @@ def test_a_link_among_the_data_that_leaves_the_root_is_refused(tmp_path: Path) -
     assert refused(script.prepare, order) == "INVALID_PATH"
 
 
+def test_a_split_follows_no_link_that_leaves_the_root(outside: Path) -> None:
+    root = str(outside.parent / "root")
+    whole = partition.opened(
+        Dataset(name="raw", format="csv", location=root), ["id"], Settings(data_dir=outside.parent, root=root)
+    )
+    assert refused(whole.__enter__) == "INVALID_PATH"
+
+
 @pytest.mark.parametrize("path", ["dataid", "inputs.raw.chunks.0.dataid"])
 def test_no_text_is_a_dataid_that_is_none(outside: Path, path: str) -> None:
     """The attempt's log, its directory and its environment would be named by it."""
@@ -176,11 +268,25 @@ def test_no_text_is_a_dataid_that_is_none(outside: Path, path: str) -> None:
         assert code == ("" if DATAID.fullmatch(text) else "INVALID_ORDER"), text
 
 
-@pytest.mark.parametrize("path", ["jobid", "inputs.raw.dataset.name", "outputs.out.dataset.name"])
-def test_no_text_is_a_name_that_is_none(outside: Path, path: str) -> None:
+def test_no_text_is_a_name_that_is_none(outside: Path) -> None:
+    root = outside.parent / "root"
+    raw, out = document(root)["inputs"]["raw"], document(root)["outputs"]["out"]
     for text in corpus.texts(outside / "marker"):
-        code = refused(parsed, outside.parent / "root", {path: text})
-        assert code == ("" if NAME.fullmatch(text) else "INVALID_ORDER"), text
+        named = {
+            "jobid": text,
+            "inputs": {text: raw | {"dataset": raw["dataset"] | {"name": text}}},
+            "outputs": {text: out | {"dataset": out["dataset"] | {"name": text}}},
+        }
+        for path, value in named.items():
+            code = refused(parsed, root, {path: value})
+            assert code == ("" if NAME.fullmatch(text) else "INVALID_ORDER"), (path, text)
+
+
+@pytest.mark.parametrize("side", ["inputs.raw", "outputs.out"])
+def test_a_dataset_is_called_by_its_own_name(outside: Path, side: str) -> None:
+    """Else a check, or the job, would ask for one dataset and be given another, with the other's password."""
+    for name in ("wages", "Raw", "raw ", "out" if side == "inputs.raw" else "raw"):
+        assert refused(parsed, outside.parent / "root", {f"{side}.dataset.name": name}) == "INVALID_ORDER"
 
 
 def test_no_option_reaches_spark_that_is_not_listed() -> None:

@@ -84,7 +84,8 @@ def test_a_secret_is_nowhere_but_in_the_process_that_needs_it(
     (tmp_path / "leak.sh").write_text(SCRIPT, encoding="utf-8")
     (tmp_path / "leak.sh").chmod(0o755)
     (tmp_path / "leak.py").write_text(MODULE.format(directory=tmp_path), encoding="utf-8")
-    flow.apply(connection, flow.load(tmp_path / "flow.toml", settings))
+    allowed = settings.model_copy(update={"allowed_hosts": ["db7"]})
+    flow.apply(connection, flow.load(tmp_path / "flow.toml", allowed))
     key = seal.generate()
     keyfile.add(settings.data_dir / "key", [keyfile.line(key)])
     sealed = seal.seal(PASSWORD, key.public, seal.Binding("bank", "etl", "db7", "bank"))
@@ -92,7 +93,8 @@ def test_a_secret_is_nowhere_but_in_the_process_that_needs_it(
     connection.execute("SELECT dataflow.ready('bank', '1')")
     held = [tmp_path / "held", tmp_path / "spark-held"]
     with daemons(dsn, tmp_path / "flow.toml", tmp_path) as start:
-        daemon = start(engine="spark", env={"DATAFLOW_MASTER": "local[1]", "DATAFLOW_RUNNERS": "1"})
+        env = {"DATAFLOW_MASTER": "local[1]", "DATAFLOW_RUNNERS": "1", "DATAFLOW_ALLOWED_HOSTS": "db7"}
+        daemon = start(engine="spark", env=env)
         eventually(lambda: all(path.exists() for path in held), seconds=PATIENCE_SECONDS)
         while_running = {
             "memory": b"".join(_memory(daemon.pid)),

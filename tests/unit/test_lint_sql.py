@@ -7,8 +7,9 @@ import pytest
 from tests.lint_sql import Source, check
 
 DEFINER = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE sql SECURITY DEFINER {} AS $$ SELECT $$;"
-LOCKED = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql SET lock_timeout = 0 AS $$ BEGIN PERFORM dataflow._claim_lock(); {} END $$;"
-BODY = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN {} END $$;"
+LOCKED = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql SET search_path = pg_temp SET lock_timeout = 0 AS $$ BEGIN PERFORM dataflow._claim_lock(); {} END $$;"
+INLINED = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE sql AS $$ {} $$;"
+BODY = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql SET search_path = pg_temp AS $$ BEGIN {} END $$;"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,10 @@ BODY = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN 
         (BODY.format("RETURN QUERY EXECUTE 'SELECT 1';").replace("void", "SETOF int"), "builds SQL"),
         (DEFINER.format(""), "without SET search_path"),
         (DEFINER.format("SET search_path = dataflow"), "without SET search_path"),
+        (BODY.replace("SET search_path = pg_temp", "").format(""), "without SET search_path"),
+        (INLINED.replace("void", "trigger").format("SELECT"), "without SET search_path"),
+        (INLINED.format("SELECT FROM job"), "of which schema job is"),
+        (INLINED.format("SELECT FROM dataflow.job WHERE EXISTS (SELECT FROM x)"), "of which schema x is"),
         ("CREATE TABLE dataflow.t ();", "table dataflow.t has no COMMENT"),
         (
             "CREATE TABLE dataflow.t (a int); COMMENT ON TABLE dataflow.t IS 'x';",
@@ -59,6 +64,7 @@ def test_a_mistake_is_found(text: str, mistake: str) -> None:
     [
         DEFINER.format("SET search_path = dataflow, pg_temp"),
         BODY.format("PERFORM 1;"),
+        INLINED.format("WITH x AS (SELECT FROM dataflow.job) SELECT FROM x"),
         LOCKED.format("PERFORM FROM t FOR UPDATE OF t SKIP LOCKED; PERFORM FROM t FOR KEY SHARE NOWAIT;"),
         BODY.format(r"PERFORM 'a' ~ E'\\d';"),
         "DO $$ BEGIN PERFORM 1; END $$;",
