@@ -30,7 +30,7 @@ from dataflowd.errors import DataflowError, InvalidCredentialError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dataflowd.settings import Settings
+    from dataflowd.settings import Loaded, Settings
 
 NOTIFY_SECONDS = 3.0
 SPARK_SECONDS = 180.0
@@ -39,6 +39,7 @@ GIB = 1024**3
 LITTLE_DISK = 5 * GIB
 NO_DISK = 500 * 1024**2
 ROLES = "roles"
+PROMISE = "promise"
 RUNS_JOBS = {"dataflow_daemon", "dataflow_admin"}
 POOLER_REMEDY = "let DATAFLOW_DSN name Postgres itself, or a pooler in session mode"
 
@@ -51,12 +52,14 @@ class Finding:
     remedy: str = ""
 
 
-def examine(settings: Settings, *, spark: bool = True) -> Iterator[Finding]:
+def examine(loaded: Loaded, *, spark: bool = True) -> Iterator[Finding]:
+    settings = loaded.settings
     yield from _java_and_spark(settings, spark=spark)
     yield disk(settings.data_dir)
     yield from roots(settings)
     yield from flows(settings)
     yield from database(settings)
+    yield _promise(loaded)
 
 
 def disk(data_dir: Path) -> Finding:
@@ -374,6 +377,15 @@ def _listen(settings: Settings, other: psycopg.Connection) -> Finding:
             POOLER_REMEDY,
         )
     return Finding("listen", "ok", "NOTIFY arrives")
+
+
+def _promise(loaded: Loaded) -> Finding:
+    from dataflowd import promise  # noqa: PLC0415
+
+    if refused := promise.refused(loaded.settings):
+        return Finding(PROMISE, "failed", refused.message, refused.remedy)
+    line, remedy = promise.told(loaded)
+    return Finding(PROMISE, "warning" if remedy else "ok", line, remedy)
 
 
 def _session_pid(connection: psycopg.Connection) -> int:
