@@ -196,7 +196,8 @@ class Settings(BaseSettings):
     )
     runner_user: str = Field(
         "",
-        description="Unix user that runs the jobs, in the place of the daemon's own; needs a daemon that runs as root",
+        description="Unix user that runs the jobs, in the place of the daemon's own; needs a daemon that runs as root, "
+        "and must own neither data_dir nor the database nor the key",
     )
     log_dir: Path | None = Field(
         None, description="where the output of attempts is kept; default <data_dir>/log"

@@ -387,7 +387,8 @@ def _server_binary(name: str, base: Path, owner: Account) -> Path:
     installed = binary(name)
     if not owner.is_other or owner.reaches(installed.parent):
         return installed
-    copy = base / f"install-{importlib.metadata.version(DISTRIBUTION)}"
+    # Beside the account's directory, and not in it: root writes there, and an owner could put a link in the way.
+    copy = base.with_name(f"postgres-install-{importlib.metadata.version(DISTRIBUTION)}")
     if not copy.exists():
         _copy_install(copy)
     return copy / installed.relative_to(_site())
@@ -395,7 +396,7 @@ def _server_binary(name: str, base: Path, owner: Account) -> Path:
 
 def _copy_install(copy: Path) -> None:
     """The programs and, at the same distance from them, the libraries that they load."""
-    unfinished = copy.with_name("install.new")
+    unfinished = copy.with_name("postgres-install.new")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         install = Path(PACKAGE) / f"pginstall{MAJOR}"

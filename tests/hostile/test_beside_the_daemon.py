@@ -16,12 +16,13 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from dataflowd import account, keyfile, seal
+from dataflowd import account, flow, keyfile, seal
 from dataflowd.embedded import account as server_account
 from dataflowd.embedded import password, postgres
 from dataflowd.errors import EXIT, EmbeddedError, InvalidSettingsError
 from dataflowd.promise import JOB, ROWS, WRITE
 from dataflowd.settings import Settings
+from tests.fix_daemon import daemons
 from tests.fix_postgres import reachable_directory, run_program
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 CANARY = "canary-of-the-dsn"
 REFUSED = {"EACCES", "EPERM"}
+SPARK_SECONDS = 240.0
 IS_ROOT = os.geteuid() == 0
 JOBS_USER = "daemon"  # every Linux has it, and it owns nothing of ours
 README = Path(__file__).parents[2] / "README.md"
@@ -348,3 +350,70 @@ def test_the_doctors_rows_are_those_of_the_readme() -> None:
     text = README.read_text(encoding="utf-8")
     table = text[text.index("| who can | achieves |") :].split("\n\n", 1)[0].splitlines()[2:]
     assert [line.split("|")[1].strip() for line in table] == list(ROWS)
+
+
+SPARK_JOB = """
+from dataflowd import Context, job
+from dataflowd.runner.secrets import password_of
+
+@job
+def work(ctx: Context) -> None:
+    assert password_of(ctx.order.inputs["raw"].dataset) == "canary-of-the-key"
+    with open(__file__ + ".tried", "w") as tried:
+        try:
+            tried.write(open({key!r}).read())
+        except OSError as error:
+            tried.write(type(error).__name__)
+    ctx.spark.range(3).count()
+"""
+SPARK_FLOW = """
+[flow]
+name = "shop"
+[dataset.raw]
+format = "jdbc"
+hostname = "localhost"
+database = "bank"
+tablename = "accounts"
+username = "etl"
+[dataset.clean]
+format = "none"
+[job.work]
+python = "attack:work"
+inputs = ["raw"]
+outputs = ["clean"]
+reuse = {reuse}
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("reuse", [1, 2])
+def test_a_spark_job_of_runner_user_opens_passwords_by_a_key_that_stays_roots(
+    connection: psycopg.Connection, dsn: str, settings: Settings, reuse: int
+) -> None:
+    """Warm, and as a spark-submit of its own."""
+    if not can_run_python(JOBS_USER):
+        pytest.skip("needs a Python that another user can execute")
+    with reachable_directory() as directory, daemons(dsn, directory / "flow.toml", directory) as start:
+        flows, key = directory / "flow.toml", directory / "dataflowd" / "key"
+        flows.write_text(SPARK_FLOW.format(reuse=reuse), encoding="utf-8")
+        (directory / "attack.py").write_text(SPARK_JOB.format(key=str(key)), encoding="utf-8")
+        (directory / "attack.py.tried").touch()
+        os.chown(directory / "attack.py.tried", pwd.getpwnam(JOBS_USER).pw_uid, -1)
+        flow.apply(connection, flow.load(flows, settings))
+        made = seal.generate()
+        keyfile.add(key, [keyfile.line(made)])
+        sealed = seal.seal("canary-of-the-key", made.public, seal.Binding("raw", "etl", "localhost", "bank"))
+        connection.execute("UPDATE dataflow.dataset SET encryptedpass = %s WHERE datasetid = 'raw'", [sealed])
+        connection.execute("SELECT dataflow.ready('raw', '1')")
+        daemon = start(
+            "--once",
+            engine="spark",
+            wait=False,
+            env={"DATAFLOW_RUNNER_USER": JOBS_USER, "DATAFLOW_MASTER": "local[1]"},
+        )
+        assert daemon.ended(SPARK_SECONDS) == EXIT["FAILED"]
+        # It has come to its end, and has written nothing.
+        assert connection.execute("SELECT code FROM dataflow.attempt").fetchall() == [("NO_OUTPUT",)]
+        assert (directory / "attack.py.tried").read_text(encoding="utf-8") == "PermissionError"
+        assert key.stat().st_uid == 0
+        assert not list((directory / "dataflowd" / "run").iterdir())
