@@ -18,6 +18,7 @@ import psycopg
 from psycopg import conninfo, sql
 
 from dataflowd import sqlfiles
+from dataflowd.embedded import account
 from dataflowd.errors import EmbeddedError
 
 if TYPE_CHECKING:
@@ -76,14 +77,14 @@ def demand(base: Path, owner: Account, dsn: str) -> None:
 def _password(unfinished: Path, owner: Account) -> str:
     """Of an earlier try, if there was one: it may be in force."""
     if unfinished.exists():
-        return unfinished.read_text(encoding="ascii").rstrip("\n").rpartition(":")[2]
+        return account.read(unfinished).rstrip("\n").rpartition(":")[2]
     password = secrets.token_urlsafe(PASSWORD_BYTES)
     _write(unfinished, f"*:*:*:postgres:{password}\n", owner)
     return password
 
 
 def _close(rules: Path, owner: Account) -> None:
-    text = _TRUST.sub(rf"\g<rule>{METHOD}\g<rest>", rules.read_text(encoding="utf-8"))
+    text = _TRUST.sub(rf"\g<rule>{METHOD}\g<rest>", account.read(rules))
     _write(rules.with_name("pg_hba.conf.new"), text, owner)
     rules.with_name("pg_hba.conf.new").rename(rules)
 

@@ -200,7 +200,7 @@ def _answering(data: Path) -> _Postmaster | None:
 def _read_postmaster(data: Path) -> _Postmaster | None:
     """Lines of postmaster.pid: pid, data directory, start, port, socket directory, address, memory, state."""
     try:
-        lines = (data / "postmaster.pid").read_text(encoding="utf-8").splitlines()
+        lines = account.read(data / "postmaster.pid").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
@@ -345,7 +345,7 @@ def _last_words(logs: Path) -> str:
 
 
 def _read_text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return account.read(path) if path.is_file() and not path.is_symlink() else ""
 
 
 def _tail(text: str) -> str:
@@ -487,7 +487,7 @@ def _socket_file(directory: Path) -> Path:
 @contextmanager
 def _lock(base: Path, owner: Account) -> Iterator[int]:
     path = base / "lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         owner.own(path)
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -218,7 +218,14 @@ def made_by_release_0_1(data_dir: Path) -> Path:
     text = rules.read_text(encoding="utf-8")
     rules.write_text(text.replace(password.METHOD, "trust"), encoding="utf-8")
     (data_dir / "postgres" / password.FILE).unlink()
+    postgres.stop(data_dir)
     return rules
+
+
+def as_an_old_daemon_starts_it(data_dir: Path) -> None:
+    base = data_dir / "postgres"
+    started = postgres._start(base, server_account.choose(base / "data"))
+    psycopg.connect(without_password(started.dsn)).close()
 
 
 def without_password(dsn: str) -> str:
@@ -230,12 +237,8 @@ def test_an_embedded_server_that_trusted_everybody_is_moved_to_a_password(is_run
     with reachable_directory() as data_dir:
         try:
             rules = made_by_release_0_1(data_dir)
-            postgres.stop(data_dir)
             if is_running:
-                # As an old daemon has started it.
-                owner = server_account.choose(rules.parent)
-                open_one = postgres._start(data_dir / "postgres", owner).dsn
-                psycopg.connect(without_password(open_one)).close()
+                as_an_old_daemon_starts_it(data_dir)
             dsn = postgres.ensure_running(data_dir)
             psycopg.connect(dsn).close()
             with pytest.raises(psycopg.OperationalError, match="no password supplied"):
@@ -417,3 +420,20 @@ def test_a_spark_job_of_runner_user_opens_passwords_by_a_key_that_stays_roots(
         assert (directory / "attack.py.tried").read_text(encoding="utf-8") == "PermissionError"
         assert key.stat().st_uid == 0
         assert not list((directory / "dataflowd" / "run").iterdir())
+
+
+def test_rules_that_are_a_link_are_not_copied_for_the_servers_account(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("local all all trust # canary\n", encoding="utf-8")
+    with reachable_directory() as data_dir:
+        try:
+            rules = made_by_release_0_1(data_dir)
+            as_an_old_daemon_starts_it(data_dir)
+            rules.unlink()
+            rules.symlink_to(precious)
+            with pytest.raises(EmbeddedError, match=r"pg_hba\.conf"):
+                postgres.ensure_running(data_dir)
+            assert [path.name for path in rules.parent.glob("*pg_hba*")] == [rules.name]
+            assert rules.is_symlink()
+        finally:
+            postgres.stop(data_dir)
