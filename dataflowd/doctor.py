@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 import psycopg
 from psycopg import conninfo
 
-from dataflowd import db, migrate
+from dataflowd import db, migrate, promise
 from dataflowd.errors import DataflowError, InvalidCredentialError
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ GIB = 1024**3
 LITTLE_DISK = 5 * GIB
 NO_DISK = 500 * 1024**2
 ROLES = "roles"
-PROMISE = "promise"
 RUNS_JOBS = {"dataflow_daemon", "dataflow_admin"}
 POOLER_REMEDY = "let DATAFLOW_DSN name Postgres itself, or a pooler in session mode"
 
@@ -59,7 +58,7 @@ def examine(loaded: Loaded, *, spark: bool = True) -> Iterator[Finding]:
     yield from roots(settings)
     yield from flows(settings)
     yield from database(settings)
-    yield _promise(loaded)
+    yield Finding("promise", *promise.judged(loaded))
 
 
 def disk(data_dir: Path) -> Finding:
@@ -377,15 +376,6 @@ def _listen(settings: Settings, other: psycopg.Connection) -> Finding:
             POOLER_REMEDY,
         )
     return Finding("listen", "ok", "NOTIFY arrives")
-
-
-def _promise(loaded: Loaded) -> Finding:
-    from dataflowd import promise  # noqa: PLC0415
-
-    if refused := promise.refused(loaded.settings):
-        return Finding(PROMISE, "failed", refused.message, refused.remedy)
-    line, remedy = promise.told(loaded)
-    return Finding(PROMISE, "warning" if remedy else "ok", line, remedy)
 
 
 def _session_pid(connection: psycopg.Connection) -> int:

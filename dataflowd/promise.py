@@ -11,7 +11,7 @@ import pwd
 import stat
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from psycopg import conninfo
 
@@ -37,21 +37,19 @@ REMEDIES = {
 SYSTEM_USER_VERSION = 160000
 
 
-def refused(settings: Settings) -> InvalidSettingsError | None:
-    """Why a daemon would not start with this runner_user."""
+def judged(loaded: Loaded) -> tuple[Literal["ok", "warning", "failed", "skipped"], str, str]:
+    """State, line and remedy."""
+    if loaded.settings.runner_user and os.geteuid() != 0:
+        return "skipped", "runner_user is set: only root, who runs the daemon, can tell", ""
     try:
-        account.require(settings)
+        account.require(loaded.settings)
     except InvalidSettingsError as error:
-        return error
-    return None
-
-
-def told(loaded: Loaded) -> tuple[str, str]:
-    """The line, and the remedy where a row does not hold."""
+        return "failed", error.message, error.remedy
     broken = {row: reasons for row in ROWS if (reasons := list(_reasons(row, loaded)))}
     holding = ", ".join(row for row in ROWS if row not in broken)
     lines = [f"not for who can {row}: {'; '.join(reasons)}" for row, reasons in broken.items()]
-    return " | ".join([f"holds for who can {holding}", *lines]), "; ".join(REMEDIES[row] for row in broken)
+    line = " | ".join([f"holds for who can {holding}", *lines])
+    return "warning" if broken else "ok", line, "; ".join(REMEDIES[row] for row in broken)
 
 
 def _reasons(row: str, loaded: Loaded) -> Iterator[str]:

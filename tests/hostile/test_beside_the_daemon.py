@@ -175,6 +175,7 @@ def embedded_host() -> Iterator[dict[str, str]]:
         data_dir = directory / "dataflowd"
         env = {"DATAFLOW_DATA_DIR": str(data_dir), "HOME": str(directory), "DATAFLOW_HTTP_PORT": "0"}
         env |= {"DATAFLOW_FLOWS": str(directory / "flow.toml"), "DATAFLOW_ENGINE": "process"}
+        env |= {"PGPASSWORD": "of another database"}
         (directory / "attack.py").write_text(ATTACK, encoding="utf-8")
         text = FLOW.format(python=sys.executable, attack=directory / "attack.py")
         (directory / "flow.toml").write_text(text, encoding="utf-8")
