@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, LiteralString
 import psycopg
 from psycopg import conninfo
 
-from dataflowd import sqlfiles
+from dataflowd import sqlfiles, withheld
 from dataflowd.errors import (
     DatabaseUnreachableError,
     DataflowError,
@@ -156,6 +156,8 @@ def parameters(dsn: str, settings: Settings, application: str) -> dict[str, Any]
         "keepalives_interval": KEEPALIVE_INTERVAL_SECONDS,
         "keepalives_count": KEEPALIVE_COUNT,
     }
+    if settings.dsn is not None and (password := withheld.variables().get("PGPASSWORD")):
+        defaults["password"] = password  # libpq cannot find it any more
     ours = options(PINNED | {"statement_timeout": str(settings.statement_timeout * 1000)})
     # Behind what the DSN says, because of two the last one counts.
     return (

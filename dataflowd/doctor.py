@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Literal
 import psycopg
 from psycopg import conninfo
 
-from dataflowd import db, migrate
+from dataflowd import db, migrate, promise
 from dataflowd.errors import DataflowError, InvalidCredentialError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dataflowd.settings import Settings
+    from dataflowd.settings import Loaded, Settings
 
 NOTIFY_SECONDS = 3.0
 SPARK_SECONDS = 180.0
@@ -51,12 +51,14 @@ class Finding:
     remedy: str = ""
 
 
-def examine(settings: Settings, *, spark: bool = True) -> Iterator[Finding]:
+def examine(loaded: Loaded, *, spark: bool = True) -> Iterator[Finding]:
+    settings = loaded.settings
     yield from _java_and_spark(settings, spark=spark)
     yield disk(settings.data_dir)
     yield from roots(settings)
     yield from flows(settings)
     yield from database(settings)
+    yield Finding("promise", *promise.judged(loaded))
 
 
 def disk(data_dir: Path) -> Finding:

@@ -36,7 +36,7 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
     faulthandler.enable()
     current = _settings(config, given)
     log.configure(current)
-    account.require(current.runner_user)
+    account.require(current)
     declared = Declared(current)
     _check_schema(current)
 
@@ -76,7 +76,7 @@ def run_wanted(
 ) -> None:
     """Runs what a person wants, here and now, as a daemon of its own that does nothing else."""
     log.configure(current)
-    account.require(current.runner_user)
+    account.require(current)
     _check_schema(current)
     for number in range(1, FOREGROUND_MOST):
         # A name is one process's at a time, and there may be others at it: the first that is free.

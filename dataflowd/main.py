@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from dataflowd import withheld
 from dataflowd.ctl.output import columns, run, say, say_json, show_version
 
 app = typer.Typer(
@@ -22,6 +23,7 @@ app = typer.Typer(
 
 
 def main() -> None:
+    withheld.keep()
     sys.exit(run(app, "dataflowd"))
 
 

@@ -64,6 +64,8 @@ def become(document: dict[str, Any]) -> None:
     found = environment.variables(order)
     program = [*document["before"], *words.filled(document["words"], environment.sayable(found))]
     passwords = opened(order, document["key"])
+    for copy in document.get("lent", ()):
+        os.unlink(copy)  # noqa: PTH108 - the script gets its passwords, and not the key
     env = document["env"] | found | passwords
     if passwords:
         filter_output(list(passwords.values()))

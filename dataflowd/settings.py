@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from dataflowd import withheld
 from dataflowd.errors import InvalidSettingsError
 from dataflowd.masking import mask
 from dataflowd.nearest import did_you_mean
@@ -195,7 +196,8 @@ class Settings(BaseSettings):
     )
     runner_user: str = Field(
         "",
-        description="Unix user that runs the jobs, in the place of the daemon's own; needs a daemon that runs as root",
+        description="Unix user that runs the jobs, in the place of the daemon's own; needs a daemon that runs as root, "
+        "and must own neither data_dir nor the database nor the key",
     )
     log_dir: Path | None = Field(
         None, description="where the output of attempts is kept; default <data_dir>/log"
@@ -279,6 +281,11 @@ def load(config: Path | None = None) -> Loaded:
         values |= found
         origins |= {name: f"{path}:{lines[name]}" for name in found}
     origins |= _from_environment()
+    values |= {
+        _setting(name): value
+        for name, value in withheld.variables().items()
+        if _setting(name) in Settings.model_fields and value
+    }
     try:
         settings = Settings(**values)
     except ValidationError as error:
@@ -361,8 +368,8 @@ def _anchored(key: str, value: Any, directory: Path) -> Any:
 def _from_environment() -> dict[str, str]:
     """The settings that the environment gives, with the variable of each; a near miss of a name is an error."""
     variables = {
-        name.upper().removeprefix(ENV_PREFIX).lower(): name
-        for name, value in os.environ.items()
+        _setting(name): name
+        for name, value in (os.environ | withheld.variables()).items()
         if name.upper().startswith(ENV_PREFIX) and value
     }
     # Variables that resemble no setting are other programs' business.
@@ -381,6 +388,10 @@ def _from_environment() -> dict[str, str]:
         for name, variable in variables.items()
         if name in Settings.model_fields
     }
+
+
+def _setting(variable: str) -> str:
+    return variable.upper().removeprefix(ENV_PREFIX).lower()
 
 
 def _invalid(error: ValidationError, origins: dict[str, str]) -> InvalidSettingsError:

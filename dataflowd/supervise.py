@@ -309,22 +309,10 @@ def started_at(pid: int) -> float | None:
 def own_directory(parent: Path, prefix: str) -> Path:
     """A temporary directory (0700) whose name tells which process it belongs to: its pid and the tick of its start."""
     parent.mkdir(parents=True, exist_ok=True)
-    return Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-{_tick(os.getpid())}-", dir=parent))
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-{tick(os.getpid())}-", dir=parent))
 
 
-def leftovers(parent: Path, prefix: str) -> list[Path]:
-    """Such directories of processes that have ended. A number alone proves nothing: it may be another's by now."""
-    found = []
-    for path in parent.glob(f"{prefix}-*-*-*"):
-        pid, tick, _ = path.name.removeprefix(f"{prefix}-").split("-", 2)
-        with suppress(FileNotFoundError):
-            is_ours = pid.isdigit() and os.geteuid() in {0, path.lstat().st_uid} and not path.is_symlink()
-            if is_ours and _tick(int(pid)) != tick:
-                found.append(path)
-    return found
-
-
-def _tick(pid: int) -> str | None:
+def tick(pid: int) -> str | None:
     """When a process started, in the kernel's ticks since the boot."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in "ZX" else fields[19]

@@ -346,6 +346,8 @@ def _staged(directory: Path) -> Iterator[Stage]:
     tools = str(postgres.binary("psql").parent)
     env["PATH"] = os.pathsep.join([str(PROGRAMS), env.get("PATH", os.defpath), tools])
     env |= {"HOME": str(directory), "DATAFLOW_CONFIG": str(directory / "config.toml")}
+    # Datasets of a story may lie on its own server.
+    env["PGPASSFILE"] = str(directory / "postgres" / "password")
     with ExitStack() as stack:
         stack.callback(postgres.stop, directory)
         stage = Stage(directory, "", env)

@@ -65,11 +65,20 @@ ORDER BY rolname;
 -- doctor_session: the server process that answers, and its clock
 SELECT pg_backend_pid(), clock_timestamp();
 
+-- doctor_login: how the server knew who this is; NULL: it did not ask. Since Postgres 16
+SELECT system_user;
+
 -- doctor_listen: the first half of a test of NOTIFY
 LISTEN dataflow_doctor;
 
 -- doctor_notify: the second half, from another connection
 SELECT pg_notify('dataflow_doctor', %(payload)s);
+
+-- embedded_rules: where the server's rules for who may connect are
+SHOW hba_file;
+
+-- embedded_reload: let the server read them again
+SELECT pg_reload_conf();
 
 -- flow_apply: compare a flow with the database and, unless it is a dry run, write the difference
 SELECT kind, name, action, changed FROM dataflow.apply_flow(%(flow)s, %(prune)s, %(dry_run)s);

@@ -6,11 +6,14 @@ import signal
 import sys
 from typing import NoReturn
 
+from dataflowd import withheld
+
 # Ctrl-C is Python's own affair.
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
+    withheld.keep()
     from dataflowd.ctl.app import app
     from dataflowd.ctl.output import run
 

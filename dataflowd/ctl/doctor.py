@@ -25,12 +25,12 @@ def doctor(
     from dataclasses import asdict
 
     from dataflowd.ctl.output import say, say_json
-    from dataflowd.ctl.setup import settings_of
     from dataflowd.doctor import examine
     from dataflowd.errors import EXIT
+    from dataflowd.settings import load
 
     findings = []
-    for finding in examine(settings_of(context), spark=spark):
+    for finding in examine(load(context.obj), spark=spark):
         findings.append(finding)
         if not as_json:
             _print(finding)

@@ -306,7 +306,7 @@ def psql(context: typer.Context) -> None:
 
     from psycopg import conninfo
 
-    from dataflowd import db
+    from dataflowd import db, withheld
     from dataflowd.ctl.setup import settings_of
     from dataflowd.embedded import postgres
 
@@ -314,6 +314,8 @@ def psql(context: typer.Context) -> None:
     parameters = {key: str(value) for key, value in conninfo.conninfo_to_dict(db.dsn(settings)).items()}
     # Everybody can read a command line; the environment is this user's own.
     password = parameters.pop("password", None)
+    if settings.dsn is not None:
+        password = password or withheld.variables().get("PGPASSWORD")
     environment = os.environ | ({"PGPASSWORD": password} if password else {})
     program = shutil.which("psql") or str(postgres.binary("psql"))
     address = conninfo.make_conninfo(**parameters)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dataflowd import withheld
 from dataflowd.embedded import postgres
 from dataflowd.errors import DataflowError, LockedError, NotAllowedError
 from dataflowd.settings import CONFIG_VARIABLE, ENV_PREFIX
@@ -134,11 +135,12 @@ def leave_settings_behind(place: Place) -> list[str]:
     """Makes the demo's settings file the only one for this process and its children; returns what was set before."""
     hidden = sorted(
         name
-        for name in os.environ
+        for name in os.environ | withheld.variables()
         if name.startswith((ENV_PREFIX, LIBPQ_PREFIX)) and name not in KEPT_VARIABLES
     )
     for name in hidden:
-        del os.environ[name]
+        os.environ.pop(name, None)
+    withheld.forget()
     os.environ[CONFIG_VARIABLE] = str(place.config)
     return hidden
 

@@ -4,8 +4,8 @@
 reads `postmaster.pid`: a ready server that accepts on its socket is used as it is, without any lock. Otherwise one
 process at a time, under a flock, makes the cluster and starts it; pg_ctl detaches the server, so it outlives that
 process and holds none of its pipes. A cluster is made in `data.new` and renamed when it is complete, so a failed or
-killed initdb leaves nothing that could be taken for a cluster. There is no TCP, and no password: whoever may enter
-the socket's directory (mode 0700) is the superuser.
+killed initdb leaves nothing that could be taken for a cluster. There is no TCP; the socket's directory is of mode 0700,
+and the server demands a password (password.py), which stands in a file beside it and in no DSN.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import stat
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psycopg import conninfo
 
-from dataflowd.embedded import account
+from dataflowd.embedded import account, password
 from dataflowd.errors import EmbeddedError
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Status:
 class _Postmaster:
     """What postmaster.pid says."""
 
+    data: Path
     pid: int
     socket_directory: Path
     ready: bool
@@ -100,7 +101,11 @@ class _Postmaster:
     @property
     def dsn(self) -> str:
         return conninfo.make_conninfo(
-            host=str(self.socket_directory), port=PORT, user=SUPERUSER, dbname=DATABASE
+            host=str(self.socket_directory),
+            port=PORT,
+            user=SUPERUSER,
+            dbname=DATABASE,
+            passfile=str(self.data.parent / password.FILE),
         )
 
 
@@ -109,12 +114,14 @@ def ensure_running(data_dir: Path) -> str:
     base = data_dir / "postgres"
     with _explained(base):
         running = _answering(base / "data")
-        if running is not None:
+        if running is not None and password.is_demanded(base):
             return running.dsn
         owner = account.choose(base / "data")
         _make_base(base, owner)
         with _lock(base, owner) as lock:
             running = _answering(base / "data") or _started(base, owner, lock)
+            if not password.is_demanded(base):
+                password.demand(base, owner, running.dsn)
             return running.dsn
 
 
@@ -136,8 +143,10 @@ def stop(data_dir: Path) -> bool:
                     f"the embedded Postgres (pid {postmaster.pid}) does not stop: {_tail(ended.stderr)}",
                     f"look into {base / 'log'}",
                 )
-            if postmaster.socket_directory != base / "run":
-                shutil.rmtree(postmaster.socket_directory, ignore_errors=True)
+            sockets = postmaster.socket_directory
+            if sockets != base / "run" and _is_ours(sockets, base, owner):
+                with suppress(OSError):
+                    sockets.rmdir()  # the server has taken its socket away
             return True
 
 
@@ -191,14 +200,14 @@ def _answering(data: Path) -> _Postmaster | None:
 def _read_postmaster(data: Path) -> _Postmaster | None:
     """Lines of postmaster.pid: pid, data directory, start, port, socket directory, address, memory, state."""
     try:
-        lines = (data / "postmaster.pid").read_text(encoding="utf-8").splitlines()
+        lines = account.read(data / "postmaster.pid").splitlines()
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return _Postmaster(int(lines[0]), Path(lines[4]), ready=lines[7].strip() == "ready")
+        return _Postmaster(data, int(lines[0]), Path(lines[4]), ready=lines[7].strip() == "ready")
     except (IndexError, ValueError):  # a server that is just starting writes the file line by line
         pid = int(lines[0]) if lines and lines[0].isdigit() else 0
-        return _Postmaster(pid, Path(), ready=False)
+        return _Postmaster(data, pid, Path(), ready=False)
 
 
 def _serves(pid: int, data: Path) -> bool:
@@ -233,7 +242,7 @@ def _started(base: Path, owner: Account, lock: int) -> _Postmaster:
     running = _answering(data)
     if running is not None:
         return running
-    _forget_dead_server(data)
+    _forget_dead_server(data, owner)
     return _start(base, owner)
 
 
@@ -289,12 +298,13 @@ def _await_transition(data: Path) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _forget_dead_server(data: Path) -> None:
+def _forget_dead_server(data: Path, owner: Account) -> None:
     """Postgres removes a dead server's pid file itself, unless another process has that pid by now."""
     postmaster = _read_postmaster(data)
     if postmaster is not None and not _serves(postmaster.pid, data):
         (data / "postmaster.pid").unlink(missing_ok=True)
-        _socket_file(postmaster.socket_directory).with_suffix(f".{PORT}.lock").unlink(missing_ok=True)
+        if _is_ours(postmaster.socket_directory, data.parent, owner):
+            _socket_file(postmaster.socket_directory).with_suffix(f".{PORT}.lock").unlink(missing_ok=True)
 
 
 def _start(base: Path, owner: Account) -> _Postmaster:
@@ -335,7 +345,7 @@ def _last_words(logs: Path) -> str:
 
 
 def _read_text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    return account.read(path) if path.is_file() and not path.is_symlink() else ""
 
 
 def _tail(text: str) -> str:
@@ -377,7 +387,8 @@ def _server_binary(name: str, base: Path, owner: Account) -> Path:
     installed = binary(name)
     if not owner.is_other or owner.reaches(installed.parent):
         return installed
-    copy = base / f"install-{importlib.metadata.version(DISTRIBUTION)}"
+    # Beside the account's directory, and not in it: root writes there, and an owner could put a link in the way.
+    copy = base.with_name(f"postgres-install-{importlib.metadata.version(DISTRIBUTION)}")
     if not copy.exists():
         _copy_install(copy)
     return copy / installed.relative_to(_site())
@@ -385,7 +396,7 @@ def _server_binary(name: str, base: Path, owner: Account) -> Path:
 
 def _copy_install(copy: Path) -> None:
     """The programs and, at the same distance from them, the libraries that they load."""
-    unfinished = copy.with_name("install.new")
+    unfinished = copy.with_name("postgres-install.new")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         install = Path(PACKAGE) / f"pginstall{MAJOR}"
@@ -431,9 +442,7 @@ def _make_directory(path: Path, owner: Account) -> Path:
 
 def _make_socket_directory(base: Path, owner: Account) -> Path:
     """A place whose socket path is short enough: beside the data or, if that is too deep, in the temporary directory."""
-    near = base / "run"
-    key = hashlib.sha256(os.fsencode(base)).hexdigest()[:12]
-    short = Path(tempfile.gettempdir()) / f"dataflowd-{owner.uid}-{key}"
+    near, short = base / "run", Path(tempfile.gettempdir()) / _short_name(base, owner)
     chosen = next((path for path in (near, short) if _fits_socket(path)), None)
     if chosen is None:
         raise EmbeddedError(
@@ -451,6 +460,21 @@ def _make_socket_directory(base: Path, owner: Account) -> Path:
     return chosen
 
 
+def _short_name(base: Path, owner: Account) -> str:
+    return f"dataflowd-{owner.uid}-{hashlib.sha256(os.fsencode(base)).hexdigest()[:12]}"
+
+
+def _is_ours(directory: Path, base: Path, owner: Account) -> bool:
+    """Whether what postmaster.pid names is one of the two that we make: whoever wrote that file may be less than we are."""
+    if directory != base / "run" and directory.name != _short_name(base, owner):
+        return False
+    try:
+        found = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner.uid
+
+
 def _fits_socket(directory: Path) -> bool:
     """Clients read a comma in a host as the beginning of the next host."""
     return len(os.fsencode(_socket_file(directory))) <= SOCKET_PATH_BYTES and "," not in str(directory)
@@ -463,7 +487,7 @@ def _socket_file(directory: Path) -> Path:
 @contextmanager
 def _lock(base: Path, owner: Account) -> Iterator[int]:
     path = base / "lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         owner.own(path)
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import anyio
 import anyio.to_thread
 
-from dataflowd import account, leftovers, supervise
+from dataflowd import account, leftovers, lent_key, supervise
 from dataflowd.attempt import done, failed, returned
 from dataflowd.embedded import java
 from dataflowd.engine import submit
@@ -132,12 +132,14 @@ class CommandEngine:
         self, attempt: Attempt, order: Order, program: Program, directory: Path, on_start: Callable[[], None]
     ) -> Result:
         reader = Reader(directory / "report", order.outputs)
+        key = lent_key.lend(KeySource.of(self._settings), directory, self._settings.runner_user)
         document = {
             "order": order.document(),
             "before": program.before,
             "words": program.words,
             "env": {**program.env, VARIABLE: str(reader.path)},
-            "key": KeySource.of(self._settings).document(),
+            "key": key.document(),
+            "lent": lent_key.lent(directory),
         }
         log = log_path(self._settings.effective_log_dir, attempt)
         ended = await self._become(document, Path(order.directory), log, reader, on_start)

@@ -31,6 +31,7 @@ from dataflowd import account, log, supervise
 from dataflowd.engine import submit
 from dataflowd.keyfile import KeySource
 from dataflowd.leftovers import RUNNER
+from dataflowd.lent_key import lend
 from dataflowd.runner import secrets as credentials
 from dataflowd.runner import session, submitted, wire
 
@@ -307,7 +308,9 @@ def _place(settings: Settings) -> Iterator[tuple[Path, socket.socket]]:
     directory = _directory(settings)
     try:
         with closing(_listen(directory / "socket")) as listener:
+            # The directory comes last: whoever owns it may put a link in the place of the socket.
             account.give(directory / "socket", settings.runner_user)
+            account.give(directory, settings.runner_user)
             yield directory, listener
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -318,9 +321,7 @@ def _directory(settings: Settings) -> Path:
     parent = settings.data_dir / "run"
     if len(os.fsencode(parent)) + len(f"/{RUNNER}-1234567-12345678901-12345678/socket") > SOCKET_PATH_BYTES:
         parent = Path(tempfile.gettempdir())
-    directory = supervise.own_directory(parent, RUNNER)
-    account.give(directory, settings.runner_user)
-    return directory
+    return supervise.own_directory(parent, RUNNER)
 
 
 def _listen(path: Path) -> socket.socket:
@@ -343,7 +344,7 @@ def _command(  # noqa: PLR0913, PLR0917 - a process has that many sides
     conf = session.configuration(spark, settings.master, str(directory), f"dataflowd-{directory.name}")
     env = submit.environment(spark, variables, directory, settings.runner_user)
     env |= {wire.SOCKET_VARIABLE: str(directory / "socket"), wire.TOKEN_VARIABLE: token}
-    env |= credentials.offer(KeySource.of(settings))
+    env |= credentials.offer(lend(KeySource.of(settings), directory, settings.runner_user))
     if reuse > 1 or session.is_connect(settings.master):
         return [sys.executable, "-m", "dataflowd.runner"], env | {session.CONF_VARIABLE: json.dumps(conf)}
     return [*submit.words(conf, directory, settings.runner_user), submitted.__file__], env

@@ -39,11 +39,8 @@ def words(conf: Mapping[str, str], directory: Path, user: str) -> tuple[str, ...
     import pyspark  # noqa: PLC0415 - where it lies is all that is asked
 
     properties = directory / "spark.properties"
-    properties.touch(mode=0o600)
-    properties.write_text(
-        "".join(f"{name} {_escaped(value)}\n" for name, value in conf.items()), encoding="utf-8"
-    )
-    account.give(properties, user)
+    text = "".join(f"{name} {_escaped(value)}\n" for name, value in conf.items())
+    account.write(properties, text, user)
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     return str(program), "--properties-file", str(properties)
 

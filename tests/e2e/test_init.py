@@ -14,9 +14,8 @@ import pytest
 from psycopg import conninfo
 
 from dataflowd import sqlfiles
-from dataflowd.embedded import postgres
 from dataflowd.errors import EXIT
-from tests.fix_postgres import SOMEBODY, Server, reachable_directory, run_program
+from tests.fix_postgres import SOMEBODY, Server, run_program, running_server
 from tests.fix_proxy import proxy
 
 PARALLEL = 20
@@ -118,16 +117,12 @@ def test_a_user_without_rights_is_told_whom_to_ask_and_leaves_nothing(
 
 def test_an_owner_who_may_create_roles_needs_no_superuser(tmp_path: Path) -> None:
     """On a server of its own: roles belong to a server, and here there are none yet."""
-    with reachable_directory() as data_dir:
-        try:
-            administrator = postgres.ensure_running(data_dir)
-            with psycopg.connect(administrator, autocommit=True) as connection:
-                connection.execute("CREATE ROLE owner LOGIN CREATEROLE")
-                connection.execute("CREATE DATABASE flow OWNER owner")
-            result = init(conninfo.make_conninfo(administrator, user="owner", dbname="flow"), tmp_path)
-            assert result.returncode == 0, result.stderr
-        finally:
-            postgres.stop(data_dir)
+    with running_server({}) as server:
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute("CREATE ROLE owner LOGIN CREATEROLE")
+            connection.execute("CREATE DATABASE flow OWNER owner")
+        result = init(conninfo.make_conninfo(server.database("flow"), user="owner"), tmp_path)
+        assert result.returncode == 0, result.stderr
 
 
 def test_a_member_of_dataflow_admin_may_upgrade(server: Server, dsn: str, tmp_path: Path) -> None:

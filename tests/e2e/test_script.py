@@ -349,11 +349,14 @@ def reachable(dsn: str, connection: psycopg.Connection, settings: Settings) -> I
         daemons(dsn, directory / "flow.toml", directory) as start,
     ):
         yield Scripts(
-            directory, settings.model_copy(update={"data_dir": directory / "dataflowd"}), connection, start
+            directory,
+            settings.model_copy(update={"data_dir": directory / "dataflowd", "allowed_hosts": ["db7"]}),
+            connection,
+            start,
         )
 
 
-def test_jobs_run_as_another_user_who_alone_can_read_the_key(reachable: Scripts) -> None:
+def test_jobs_run_as_another_user_and_get_passwords_by_a_key_that_stays_roots(reachable: Scripts) -> None:
     try:
         can_run = _reachable_by("nobody")
     except OSError:
@@ -363,10 +366,10 @@ def test_jobs_run_as_another_user_who_alone_can_read_the_key(reachable: Scripts)
     reachable.declare(
         '#!/bin/sh -eu\nid -un; echo $HOME; echo 1 > "$clean_location/part"\n'
         'echo \'{"rows": 1}\' > "$DATAFLOW_REPORT"; [ "$sales_db_orders_password" = hunter-2-canary ]\n'
+        '[ ! -e "$(dirname "$DATAFLOW_REPORT")/key" ]; [ -e dataflowd/key ]; [ ! -r dataflowd/key ]\n'
     )
     reachable.seal(TOLD)
     reachable.arrive("1")
-    shutil.chown(reachable.settings.data_dir / "key", "nobody")
     shutil.chown(reachable.root, "nobody")
     daemon = reachable.start("--once", wait=False, env=ALLOWED | {"DATAFLOW_RUNNER_USER": "nobody"})
     assert daemon.ended() == 0, reachable.attempt()

@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from dataflowd import supervise
+from dataflowd import leftovers, supervise
 from dataflowd.supervise import Log, spawn
 from tests.fix_leaks import child_processes
 
@@ -183,7 +183,8 @@ def test_leftovers_are_those_of_dead_processes_also_when_their_number_was_given_
     for directory in (reused, dead, precious, tmp_path / "runner-notes"):
         directory.mkdir()
     link.symlink_to(precious)
-    assert set(supervise.leftovers(tmp_path, "runner")) == {reused, dead}
+    found = leftovers.leftovers(tmp_path, {os.geteuid()})
+    assert {left.path for left in found} == {reused, dead}
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced by a file"])

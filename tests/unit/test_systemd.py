@@ -43,12 +43,13 @@ def test_systemd_finds_no_mistake(installed: Path, name: str) -> None:
 
 
 @needs_systemd
-def test_an_older_systemd_reloads_with_the_drop_in(installed: Path) -> None:
-    drop_in = installed / "dataflowd.service.d" / "before-253.conf"
+@pytest.mark.parametrize(("name", "word"), [("before-253.conf", "Type="), ("runner-user.conf", "User=")])
+def test_systemd_finds_no_mistake_in_a_drop_in(installed: Path, name: str, word: str) -> None:
+    drop_in = installed / "dataflowd.service.d" / name
     drop_in.parent.mkdir()
     shutil.copy(UNITS / drop_in.name, drop_in)
     assert drop_in.name not in analyze("verify", "--man=no", str(installed / "dataflowd.service")).stderr
-    drop_in.write_text(drop_in.read_text(encoding="utf-8").replace("Type=", "Tipe="), encoding="utf-8")
+    drop_in.write_text(drop_in.read_text(encoding="utf-8").replace(word, f"X{word}"), encoding="utf-8")
     # So that the silence above is known to mean something.
     assert drop_in.name in analyze("verify", "--man=no", str(installed / "dataflowd.service")).stderr
 
