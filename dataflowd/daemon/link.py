@@ -20,6 +20,7 @@ from psycopg import pq
 from psycopg.types.json import set_json_loads
 
 from dataflowd import db
+from dataflowd.daemon import answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -82,7 +83,7 @@ class Link:
             )
 
     async def call(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
-        """The rows of a named query, which is a transaction of its own."""
+        """The rows of a named query, which is a transaction of its own. They are of the form that `answers` has for it."""
         async with self._lock:
             connection = self._connection
             if connection is None:
@@ -91,7 +92,7 @@ class Link:
                 with anyio.fail_after(self._patience) as self._call:
                     cursor = await connection.execute(db.query(name), parameters)
                     self._patience = self._statement_seconds + ANSWER_SECONDS
-                    return await cursor.fetchall() if cursor.description else []
+                    return await _rows(name, cursor)
             except (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError) as error:
                 if is_good(connection):
                     raise
@@ -113,6 +114,16 @@ class Link:
             connection._closed = True  # noqa: SLF001 - close() does the same, but is a coroutine, and this one may be cancelled
             connection.pgconn.finish()
             self._on_lost()
+
+
+async def _rows(name: str, cursor: psycopg.AsyncCursor[Row]) -> list[Row]:
+    try:
+        rows = await cursor.fetchall() if cursor.description else []
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        # JSON that is nested too deeply, a number of many thousand digits, a text in another encoding.
+        raise answers.wrong(name, f"cannot be read: {error}") from None
+    answers.check(name, rows)
+    return rows
 
 
 def is_good(connection: psycopg.AsyncConnection[Any]) -> bool:
