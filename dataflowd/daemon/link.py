@@ -36,6 +36,8 @@ SESSION = {
     "tcp_keepalives_interval": str(db.KEEPALIVE_INTERVAL_SECONDS),
     "tcp_keepalives_count": str(db.KEEPALIVE_COUNT),
 }
+# What was prepared on the connection is refused from now on: a function has another result type, or somebody has deallocated it.
+STALE_PLANS = (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidSqlStatementName)
 USER_TIMEOUT_MILLISECONDS = 10_000
 
 Row = tuple[Any, ...]
@@ -97,6 +99,9 @@ class Link:
                 if is_good(connection):
                     raise
                 raise LostLinkError(str(error) or type(error).__name__) from error
+            except STALE_PLANS:
+                self._discard()
+                raise
             finally:
                 self._call = None
                 if not is_good(connection):
