@@ -132,7 +132,10 @@ def asked(batch: Sequence[Found]) -> dict[str, Any]:
 
 
 def judged(batch: Sequence[Found], rows: Iterable[Sequence[Any]]) -> list[Garbage]:
-    """The rows that came back, each with the directory that it is about; and what only has to be completed."""
+    """The rows that came back, each with the directory that it is about; and what only has to be completed.
+
+    What was not asked about does not concern us, whatever the database says of it.
+    """
     known = {
         (found.place.dataset, found.dataid, found.attempt): found
         for found in batch
@@ -141,6 +144,7 @@ def judged(batch: Sequence[Found], rows: Iterable[Sequence[Any]]) -> list[Garbag
     chosen = [
         Garbage(known[dataset, dataid, attempt], why, since, claimed, until)
         for dataset, dataid, attempt, why, since, claimed, until in rows
+        if (dataset, dataid, attempt) in known
     ]
     return chosen + [Garbage(found, HALF_REMOVED) for found in batch if found.is_half_removed]
 

@@ -115,7 +115,7 @@ class Daemon:
 
 
 class StartDaemon(Protocol):
-    def __call__(
+    def __call__(  # noqa: PLR0913 - all that one daemon may be told
         self,
         *arguments: str,
         name: str = "d1",
@@ -123,6 +123,7 @@ class StartDaemon(Protocol):
         env: Mapping[str, str] | None = None,
         wait: bool = True,
         stderr: IO[bytes] | None = None,
+        files: int = 0,
     ) -> Daemon: ...
 
 
@@ -186,13 +187,14 @@ def start_daemon(dsn: str, shop: Shop, tmp_path: Path) -> Iterator[StartDaemon]:
 def daemons(dsn: str, flow_file: Path, directory: Path) -> Iterator[StartDaemon]:
     started: list[Daemon] = []
 
-    def start(
+    def start(  # noqa: PLR0913 - see StartDaemon
         *arguments: str,
         name: str = "d1",
         engine: str = "process",
         env: Mapping[str, str] | None = None,
         wait: bool = True,
         stderr: IO[bytes] | None = None,
+        files: int = 0,
     ) -> Daemon:
         log_path = directory / f"{name}-{len(started)}.log"
         port = free_port()
@@ -208,6 +210,7 @@ def daemons(dsn: str, flow_file: Path, directory: Path) -> Iterator[StartDaemon]
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 [
+                    *(("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh") if files else ()),
                     str(Path(sys.executable).parent / "dataflowd"),
                     *("run", "--engine", engine, "--name", name, *arguments),
                 ],

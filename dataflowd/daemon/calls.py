@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 
 from dataflowd import __version__
 from dataflowd.attempt import Attempt
+from dataflowd.daemon import answers
 from dataflowd.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ class Claims:
 
     async def claim(self, want: int) -> list[Attempt]:
         rows = await self.link.call("daemon_claim", self._self | {"want": want})
+        if len(rows) > want:
+            raise answers.wrong("daemon_claim", f"has {len(rows)} runs where {want} were asked for")
         return [Attempt(*row) for row in rows]
 
     async def claim_run(self, jobid: str, dataid: str, *, forced: bool) -> list[Attempt]:
@@ -108,7 +111,10 @@ class Claims:
 
     async def finish(self, results: Sequence[Result]) -> dict[int, Verdict]:
         documents = Jsonb([result.document() for result in results], dumps=_dumps)
-        return dict(await self.link.call("daemon_finish", {"results": documents}))
+        verdicts: dict[int, Verdict] = dict(await self.link.call("daemon_finish", {"results": documents}))
+        if untold := [result.attempt for result in results if result.attempt not in verdicts]:
+            raise answers.wrong("daemon_finish", f"says nothing of the attempt {untold[0]}")
+        return verdicts
 
     async def renew(self) -> bool:
         """False: this incarnation is no longer the daemon of that name."""

@@ -73,6 +73,10 @@ async def _renew(state: State) -> None:
         try:
             if not state.claims.link.is_up:
                 await _restore(state)
+            elif state.is_session_refused:
+                # A backup that was restored, or a hand, has put another session in the daemon's row.
+                state.is_session_refused = False
+                await _retake(state)
             else:
                 await _prolong(state)
             if failures:

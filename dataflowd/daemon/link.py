@@ -20,6 +20,7 @@ from psycopg import pq
 from psycopg.types.json import set_json_loads
 
 from dataflowd import db
+from dataflowd.daemon import answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ SESSION = {
     "tcp_keepalives_interval": str(db.KEEPALIVE_INTERVAL_SECONDS),
     "tcp_keepalives_count": str(db.KEEPALIVE_COUNT),
 }
+# What was prepared on the connection is refused from now on: a function has another result type, or somebody has deallocated it.
+STALE_PLANS = (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidSqlStatementName)
 USER_TIMEOUT_MILLISECONDS = 10_000
 
 Row = tuple[Any, ...]
@@ -82,7 +85,7 @@ class Link:
             )
 
     async def call(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
-        """The rows of a named query, which is a transaction of its own."""
+        """The rows of a named query, which is a transaction of its own. They are of the form that `answers` has for it."""
         async with self._lock:
             connection = self._connection
             if connection is None:
@@ -91,11 +94,14 @@ class Link:
                 with anyio.fail_after(self._patience) as self._call:
                     cursor = await connection.execute(db.query(name), parameters)
                     self._patience = self._statement_seconds + ANSWER_SECONDS
-                    return await cursor.fetchall() if cursor.description else []
+                    return await _rows(name, cursor)
             except (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError) as error:
                 if is_good(connection):
                     raise
                 raise LostLinkError(str(error) or type(error).__name__) from error
+            except STALE_PLANS:
+                self._discard()
+                raise
             finally:
                 self._call = None
                 if not is_good(connection):
@@ -113,6 +119,16 @@ class Link:
             connection._closed = True  # noqa: SLF001 - close() does the same, but is a coroutine, and this one may be cancelled
             connection.pgconn.finish()
             self._on_lost()
+
+
+async def _rows(name: str, cursor: psycopg.AsyncCursor[Row]) -> list[Row]:
+    try:
+        rows = await cursor.fetchall() if cursor.description else []
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        # JSON that is nested too deeply, a number of many thousand digits, a text in another encoding.
+        raise answers.wrong(name, f"cannot be read: {error}") from None
+    answers.check(name, rows)
+    return rows
 
 
 def is_good(connection: psycopg.AsyncConnection[Any]) -> bool:

@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from dataflowd import db, log
-from dataflowd.daemon import calls, pool
+from dataflowd.daemon import answers, calls, pool
 from dataflowd.daemon.link import LostLinkError, backoff
 
 if TYPE_CHECKING:
     from dataflowd.attempt import Attempt
     from dataflowd.daemon.state import State
 
-CLAIM_AT_MOST = 256
 WAITING_MOST_SECONDS = 1.0
 ONCE_PATIENCE = 6  # fruitless turns, each twice as late as the one before
 
@@ -48,7 +47,7 @@ async def _turn(state: State, fruitless: int) -> tuple[int, float]:
         return 0, state.poll_seconds
     claimed = 0
     try:
-        if wanted := min(CLAIM_AT_MOST, state.places):
+        if wanted := min(answers.CLAIM_AT_MOST, state.places):
             claimed = await _claim(state, wanted)
             if claimed == wanted:
                 return claimed, 0
@@ -61,6 +60,7 @@ async def _turn(state: State, fruitless: int) -> tuple[int, float]:
             state.stop("what was wanted is refused")
             return claimed, state.poll_seconds
         if error.sqlstate == db.SQLSTATE_REFUSED:
+            state.is_session_refused = True
             state.lease.set()
         _log.warning(
             "claim.failed", error=error.diag.message_primary or str(error).strip(), sqlstate=error.sqlstate
@@ -73,6 +73,7 @@ async def _claim(state: State, wanted: int) -> int:
     state.claiming = True
     try:
         attempts = await _taken(state, wanted)
+        _require_new(state, attempts)
         pool.start(state, attempts)
     except psycopg.Error as error:
         if error.sqlstate not in db.RAISED_BY_FUNCTIONS:
@@ -86,6 +87,13 @@ async def _claim(state: State, wanted: int) -> int:
     state.claimed += len(attempts)
     state.metrics.claim_seconds.observe(time.perf_counter() - began)
     return len(attempts)
+
+
+def _require_new(state: State, attempts: list[Attempt]) -> None:
+    """An attempt that is claimed twice would be counted once: there would be no limit."""
+    numbers = {attempt.attempt for attempt in attempts}
+    if len(numbers) < len(attempts) or not numbers.isdisjoint(state.running):
+        raise answers.wrong("daemon_claim", "has an attempt that runs already")
 
 
 async def _taken(state: State, at_most: int) -> list[Attempt]:

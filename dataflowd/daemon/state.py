@@ -102,6 +102,7 @@ class State:
     turns: int = 0
     claimed: int = 0
     claiming: bool = False  # a claim is on its way: what it brings is not in `running` yet
+    is_session_refused: bool = False  # the database takes another session for the one that claims
     refusal: DataflowError | None = None  # why the database does not do what is wanted
     queued: int = 0
 

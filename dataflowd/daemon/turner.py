@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dataflowd.daemon.state import State
 
 AGAIN_SECONDS = 5.0
+TURNED_AT_ONCE = 100_000
 
 _log = log.logger(__name__)
 
@@ -81,7 +82,10 @@ async def _look_at_all(state: State) -> None:
         here = [found for found in page if _is_here(state, found)]
         wrong = await anyio.to_thread.run_sync(_wrong, here)
         state.to_turn.update(wrong)
-        after = page[-1].dataset, page[-1].dataid
+        last = page[-1].dataset, page[-1].dataid
+        if last <= after or len(state.to_turn) > TURNED_AT_ONCE:
+            return  # more than can be true, or than is turned soon: the next look goes on from there
+        after = last
 
 
 def _wrong(found: list[Turned]) -> list[tuple[str, str]]:

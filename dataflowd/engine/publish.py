@@ -7,6 +7,7 @@ output of a script is refused when it is applied: nobody would look at them.
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,15 +78,26 @@ def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
     return {"location": location, "files": found, "bytes": sum(file["bytes"] for file in found), "rows": rows}
 
 
-def _files(order: Order, output: Output, path: Path) -> list[files.File]:
-    """What a script leaves is data: a link in it would have readers look elsewhere. Spark's files tell their rows."""
-    name = output.name
+def _entries(path: Path) -> Iterator[Path]:
+    """The directory itself, and all below it."""
+    if os.path.lexists(path):
+        yield path
     for parent, directories, names in os.walk(path):
-        for entry in (*directories, *names):
-            if (Path(parent) / entry).is_symlink():
-                raise AttemptError(
-                    "INVALID_PATH", f"{name}: {parent}/{entry} is a link", "let the script write files"
-                )
+        for name in (*directories, *names):
+            yield Path(parent) / name
+
+
+def _files(order: Order, output: Output, path: Path) -> list[files.File]:
+    """What a script leaves is data: a link in it, or in its place, would have readers look elsewhere, and a pipe would have
+    them wait. Spark's files tell their rows.
+    """
+    name = output.name
+    paths.check(str(path), order.allowed_roots)
+    for entry in _entries(path):
+        kind = entry.lstat().st_mode
+        if stat.S_ISLNK(kind) or not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
+            what = "a link" if stat.S_ISLNK(kind) else "neither a file nor a directory"
+            raise AttemptError("INVALID_PATH", f"{name}: {entry} is {what}", "let the script write files")
     found = files.local_listing(path, output.dataset.format if order.kind == "spark_submit" else "")
     if not found:
         raise AttemptError(

@@ -1,0 +1,370 @@
+"""A host under siege: an allowed root, a directory beside it that nobody may touch, a flow of scripts, a live daemon and
+the command line; and what must not happen there, as canaries that are looked for.
+
+The script reads whatever location it is told and publishes what it finds, so a location that leads out of the root shows in
+what is published. It prints its password, so an unmasked log shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+from psycopg import sql
+from pydantic import SecretStr
+
+from dataflowd import flow, keyfile, seal
+from dataflowd.errors import EXIT
+from dataflowd.settings import Settings
+from tests.fix_daemon import Daemon, daemons, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SECRET = "canary-of-the-disk-3f9a"  # noqa: S105 - what it is called
+PASSWORD = "canary-of-the-vault-77c1"  # noqa: S105
+FOREIGN = "127.0.0.2"  # an address of this host that is no allowed one
+MEMORY_MOST = 700 * 1024 * 1024
+CTL_SECONDS = 180
+# Tabs and line ends are no danger.
+UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]")
+FLOW = """
+[flow]
+name = "siege"
+[dataset.raw]
+format = "csv"
+location = "{root}/raw/{dataid}.csv"
+[dataset.src]
+format = "postgres"
+hostname = "localhost"
+database = "nowhere"
+schemaname = "public"
+tablename = "orders"
+username = "etl"
+[dataset.clean]
+format = "csv"
+location = "{root}/clean"
+[dataset.shown]
+format = "csv"
+location = "{root}/shown"
+publish = "rename"
+[dataset.asked]
+format = "none"
+[dataset.answered]
+format = "none"
+[job.work]
+command = ["./work.sh", "{dataid}"]
+inputs = ["raw", "src"]
+outputs = ["clean", "shown"]
+params = { word = "plain" }
+[job.live]
+command = ["./live.sh"]
+inputs = ["asked"]
+outputs = ["answered"]
+"""
+WORK = """#!/bin/sh
+set -eu
+echo "told $src_password"
+printf '%s\\n' "$src_hostname" >> told
+head -c 100000 -- "$raw_location" > "$clean_location/part.csv"
+echo 1 > "$shown_location/part.csv"
+"""
+LIVE = """#!/bin/sh
+while [ ! -e stop ]; do sleep 0.2; done
+"""
+# The words that processes of the daemon may have as their program.
+PROGRAMS = re.compile(r"(sh|sleep|head|echo|printf|work\.sh|live\.sh|python[0-9.]*|dataflowd)")
+
+
+@dataclass
+class Stage:
+    directory: Path
+    dsn: str
+    settings: Settings
+    daemon: Daemon
+    connection: psycopg.Connection
+    foreign: ForeignHost
+    start: Callable[[], Daemon]
+    stops: int = 0
+    _before: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    _chunks: int = 0
+
+    @property
+    def root(self) -> Path:
+        return self.settings.data_dir / "data"
+
+    @property
+    def outside(self) -> Path:
+        return self.directory / "outside"
+
+    @property
+    def marker(self) -> Path:
+        """A file that only a command which nobody declared would make."""
+        return self.directory / "marker"
+
+    def ready(self) -> str:
+        """A fresh chunk for the job `work`; its dataid."""
+        self._chunks += 1
+        dataid = f"d{self._chunks}"
+        path = self.root / "raw" / f"{dataid}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("1\n", encoding="ascii")
+        for dataset in ("raw", "src"):
+            self.connection.execute("SELECT dataflow.ready(%s, ARRAY[%s])", [dataset, dataid])
+        return dataid
+
+    def ask(self) -> str:
+        """A fresh chunk for the job that lives until the end; its dataid."""
+        self._chunks += 1
+        dataid = f"d{self._chunks}"
+        self.connection.execute("SELECT dataflow.ready('asked', ARRAY[%s])", [dataid])
+        return dataid
+
+    def status(self, dataset: str, dataid: str) -> str | None:
+        row = self.connection.execute(
+            "SELECT status FROM dataflow.datastatus WHERE datasetid = %s AND dataid = %s AND locktype = 'OUT'",
+            [dataset, dataid],
+        ).fetchone()
+        return row[0] if row else None
+
+    def work_off(self) -> str:
+        """One chunk is made, by the rules; its dataid."""
+        dataid = self.ready()
+
+        def is_made() -> bool:
+            if self.daemon.process.poll() is not None:
+                raise AssertionError(f"the daemon has ended with {self.daemon.process.returncode}")
+            return self.status("clean", dataid) == "READY"
+
+        eventually(is_made, seconds=120)
+        return dataid
+
+    def is_alive(self) -> bool:
+        return self.daemon.process.poll() is None
+
+    def how_it_ended(self) -> list[str]:
+        """What is wrong with it: it has to say what is the matter, once, with the status of that error."""
+        self.stops += 1
+        status, died = self.daemon.process.returncode, self.daemon.events("service.died")
+        is_clear = len(died) == 1 and "exception" not in died[0] and died[0].get("remedy")
+        if is_clear and status in EXIT.values() and status != EXIT["INTERNAL"]:
+            return []
+        return [f"the daemon ended with {status}: {self.last_words()}"]
+
+    def last_words(self) -> str:
+        lines = self.daemon.log_path.read_text(encoding="utf-8").splitlines()
+        told = [line for line in lines if '"level": "debug"' not in line]
+        return " | ".join(line[:1500] for line in told[-5:])
+
+    def restart(self) -> None:
+        self.daemon.kill()
+        self.daemon = self.start()
+
+    def ctl(self, *arguments: str) -> list[str]:
+        """Runs a command, and says what is wrong with how it behaved."""
+        env = {
+            "PATH": os.environ["PATH"],
+            "TMPDIR": os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - what everybody falls back to
+            "HOME": str(self.directory),
+            "DATAFLOW_DSN": self.dsn,
+            "DATAFLOW_DATA_DIR": str(self.settings.data_dir),
+            "DATAFLOW_FLOWS": str(self.directory / "flow.toml"),
+        }
+        program = str(Path(sys.executable).parent / "dataflowctl")
+        try:
+            done = subprocess.run(
+                [program, *arguments], env=env, input="", capture_output=True, text=True, timeout=CTL_SECONDS, check=False,
+                errors="backslashreplace", cwd=self.directory,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return [f"{arguments}: no end after {CTL_SECONDS} s"]
+        said = done.stdout + done.stderr
+        found = [
+            f"{arguments}: {word} in its output" for word in (SECRET, PASSWORD, "Traceback") if word in said
+        ]
+        if done.returncode not in EXIT.values():
+            found.append(f"{arguments}: exit status {done.returncode}: {done.stderr[-300:]}")
+        if steering := UNPRINTABLE.search(said):
+            found.append(f"{arguments}: {steering[0]!r} reaches the terminal")
+        return found
+
+    def violations(self) -> list[str]:
+        """What has happened that must not, whoever owns the database."""
+        found = [f"{path} is not what it was" for path in self._changed()]
+        if self.marker.exists():
+            found.append("a command has run that nobody declared")
+        if self.foreign.met:
+            found.append(f"{self.foreign.met} connections to a host that is not allowed")
+        told = self.directory / "told"
+        hosts = (
+            set(told.read_text(encoding="utf-8", errors="replace").splitlines()) if told.exists() else set()
+        )
+        if strange := hosts - {"localhost"}:
+            found.append(f"a script was sent to {strange}, with the password")
+        found += [
+            f"{word} in {where}"
+            for where, text in self._texts()
+            for word in (SECRET, PASSWORD)
+            if word in text
+        ]
+        found += self._processes()
+        if self.is_alive() and (used := _peak(self.daemon.pid)) > MEMORY_MOST:
+            found.append(f"the daemon has taken {used >> 20} MB")
+        return found
+
+    def remember(self) -> None:
+        self._before = _tree(self.outside)
+
+    def _changed(self) -> list[str]:
+        now = _tree(self.outside)
+        return sorted(path for path in {*now, *self._before} if now.get(path) != self._before.get(path))
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        """All that was published, logged or stored."""
+        for top in (self.root, self.settings.effective_log_dir):
+            for path in top.rglob("*"):
+                if path.is_file() and not path.is_symlink():
+                    with suppress(FileNotFoundError):
+                        yield str(path), path.read_text(encoding="utf-8", errors="replace")
+        yield "the daemon's log", self.daemon.log_path.read_text(encoding="utf-8", errors="replace")
+        tables = self.connection.execute(
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'dataflow'"
+        ).fetchall()
+        for [table] in tables:
+            for word in (SECRET, PASSWORD):
+                held = sql.SQL("SELECT count(*) FROM dataflow.{} t WHERE strpos(t::text, {}) > 0").format(
+                    sql.Identifier(table), sql.Literal(word)
+                )
+                row = self.connection.execute(held).fetchone()
+                yield f"the table {table}", word if row and row[0] else ""
+
+    def _processes(self) -> Iterator[str]:
+        """Of the daemon and all below it: what they are, and who has the password."""
+        for pid in _below(self.daemon.pid):
+            with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
+                names = [Path(word).name for word in words[:2] if word]
+                if names and not PROGRAMS.fullmatch(names[0]):
+                    yield f"a process {words!r:.200}"
+                if PASSWORD in "".join(words):
+                    yield f"the password is an argument of {words!r:.100}"
+                if PASSWORD in environ and not {"work.sh", "head"} & set(names):
+                    yield f"the password is in the environment of {words!r:.100}"
+
+
+class ForeignHost:
+    """Listens where nobody has reason to go, and counts who comes."""
+
+    def __init__(self) -> None:
+        self.met = 0
+        self._listener = socket.create_server((FOREIGN, 0))
+        self.port = int(self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+
+    def close(self) -> None:
+        # A blocked accept is not woken by close.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                self.met += 1
+                connection.close()
+
+
+@contextmanager
+def opened(dsn: str, directory: Path) -> Iterator[Stage]:
+    """With some chunks made and one attempt alive."""
+    with ExitStack() as stack:
+        settings = Settings(
+            dsn=SecretStr(dsn), data_dir=directory / "dataflowd", flows=[directory / "flow.toml"]
+        )
+        connection = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+        _furnish(directory, settings, connection)
+        foreign = ForeignHost()
+        stack.callback(foreign.close)
+        start = stack.enter_context(daemons(dsn, directory / "flow.toml", directory))
+        stack.callback((directory / "stop").touch)
+        env = {"DATAFLOW_POLL": "1", "DATAFLOW_GC_INTERVAL": "1", "DATAFLOW_GC_GRACE": "0"}
+
+        def started() -> Daemon:
+            return start(env=env)
+
+        stage = Stage(directory, dsn, settings, started(), connection, foreign, started)
+        connection.execute("SELECT dataflow.set_concurrency('global', 50)")
+        stage.remember()
+        live = stage.ask()
+        stage.work_off()
+        eventually(lambda: stage.status("answered", live) == "RUNNING")
+        yield stage
+
+
+def _furnish(directory: Path, settings: Settings, connection: psycopg.Connection) -> None:
+    root, outside = settings.data_dir / "data", directory / "outside"
+    for path in (
+        root / "raw",
+        outside / "dataid=d1" / "attempt=1",
+        outside / ".attempts" / "dataid=d1" / "attempt=1",
+    ):
+        path.mkdir(parents=True)
+        (path / "part.csv").write_text(SECRET + "\n", encoding="ascii") if path.is_relative_to(
+            outside
+        ) else None
+    (outside / "secret.csv").write_text(SECRET + "\n", encoding="ascii")
+    links = {
+        "link": str(outside),
+        "chain": str(root / "link"),
+        "relative": "../../outside",
+        "proc": "/proc/self",
+    }
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    for name, text in {"flow.toml": FLOW, "work.sh": WORK, "live.sh": LIVE}.items():
+        (directory / name).write_text(text, encoding="utf-8")
+        (directory / name).chmod(0o755)
+    flow.apply(connection, flow.load(directory / "flow.toml", settings), prune=False)
+    key = seal.generate(seal.PLAIN)
+    keyfile.add(settings.data_dir / "key", [keyfile.line(key)])
+    sealed = seal.seal(PASSWORD, key.public, seal.Binding("src", "etl", "localhost", "nowhere"))
+    connection.execute("UPDATE dataflow.dataset SET encryptedpass = %s WHERE datasetid = 'src'", [sealed])
+
+
+def _tree(top: Path) -> dict[str, tuple[object, ...]]:
+    """All that a change would change; reading changes nothing of it."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in (top, *top.rglob("*")):
+        about = path.lstat()
+        content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        found[str(path)] = (about.st_ino, about.st_mode, about.st_mtime_ns, about.st_uid, content)
+    return found
+
+
+def _peak(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _below(pid: int) -> list[int]:
+    found = [pid]
+    for each in found:
+        for listed in Path(f"/proc/{each}/task").glob("*/children"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, listed.read_text(encoding="ascii").split())
+    return found

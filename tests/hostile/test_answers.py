@@ -1,0 +1,144 @@
+"""Functions of the database that answer something else than they should: the daemon says so, and works on when they are right again."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dataflowd.daemon import answers
+from tests.fix_daemon import eventually
+from tests.hostile.stage import opened
+
+if TYPE_CHECKING:
+    from tests.hostile.stage import Stage
+
+CLAIMED = "TABLE (attempt {0}, token text, jobid text, dataid text, number integer, tag text, inputs jsonb, params jsonb, timeout_seconds double precision)"
+NINES = "9" * 5000
+# The function with the types of its arguments, what its twin returns, and the twin's body.
+TWINS = {
+    "a claim of what is no number": (
+        "claim(text, uuid, integer)",
+        CLAIMED.format("jsonb"),
+        "SELECT '[1]'::jsonb, 't', 'work', 'd1', 1, 'tag', '{}'::jsonb, '{}'::jsonb, 1",
+    ),
+    "a claim without a name": (
+        "claim(text, uuid, integer)",
+        CLAIMED.format("bigint"),
+        "SELECT 7, 'ab', NULL, 'd1', 1, 'tag', '{}'::jsonb, '{}'::jsonb, 1",
+    ),
+    "a claim of a path": (
+        "claim(text, uuid, integer)",
+        CLAIMED.format("bigint"),
+        "SELECT 7, 'ab', 'work', '../../outside', 1, 'tag', '{}'::jsonb, '{}'::jsonb, 1",
+    ),
+    "a claim of one attempt again and again": (
+        "claim(text, uuid, integer)",
+        CLAIMED.format("bigint"),
+        "SELECT 7, 'ab', 'live', 'd1', 1, 'tag', '{}'::jsonb, '{}'::jsonb, 1 FROM generate_series(1, 2)",
+    ),
+    "more claims than were asked for": (
+        "claim(text, uuid, integer)",
+        CLAIMED.format("bigint"),
+        "SELECT n, 'ab', 'live', 'd1', 1, 'tag', '{}'::jsonb, '{}'::jsonb, 1 FROM generate_series(1, 100000) n",
+    ),
+    "a number that is too long": (
+        "claim(text, uuid, integer)",
+        CLAIMED.format("bigint"),
+        f"SELECT 7, 'ab', 'live', 'd1', 1, 'tag', '{{}}'::jsonb, '{{\"a\": {NINES}}}'::jsonb, 1",
+    ),
+    "a document that is too deep": (
+        "claim(text, uuid, integer)",
+        CLAIMED.format("bigint"),
+        f"SELECT 7, 'ab', 'live', 'd1', 1, 'tag', '{{}}'::jsonb, '{'[' * 1500}{']' * 1500}'::jsonb, 1",
+    ),
+    "no verdict": ("finish(jsonb)", "TABLE (attempt bigint, verdict text)", "SELECT 0, 'accepted'"),
+    "a verdict that is none": ("finish(jsonb)", "TABLE (attempt bigint, verdict text)", "SELECT 1, NULL::text"),
+    "no lease and no word of it": ("renew_lease(text, uuid)", "SETOF timestamptz", "SELECT now() WHERE false"),
+    "a moment that is no number": ("next_tick()", "timestamptz", "SELECT '-infinity'::timestamptz"),
+    "what nobody asked about": (
+        "collect(text[], text[], bigint[], interval, interval, boolean)",
+        "TABLE (datasetid text, dataid text, attempt bigint, why text, since timestamptz, claimed timestamptz, written_until timestamptz)",
+        "SELECT 'raw', 'd9', 9, 'FORGOTTEN', '0001-01-01Z'::timestamptz, '9999-12-31Z'::timestamptz, NULL::timestamptz",
+    ),
+    "a list without an end": (
+        "fixed_paths(text, text, integer)",
+        "TABLE (datasetid text, dataid text, location text, current text)",
+        "SELECT 'raw', 'd1', '/', '/'",
+    ),
+    "orders that are none": ("work_order(bigint, uuid)", "text", "SELECT 'rm -rf /'"),
+}  # fmt: skip
+
+
+def _replaced(stage: Stage, name: str, result: str, body: str) -> None:
+    bare = name.partition("(")[0]
+    arguments = stage.connection.execute(
+        "SELECT pg_get_function_arguments(%s::regprocedure)", [f"dataflow.{name}"]
+    ).fetchone()
+    assert arguments is not None
+    stage.connection.execute(
+        f"ALTER FUNCTION dataflow.{name} RENAME TO {bare}__kept;"
+        f"CREATE FUNCTION dataflow.{bare}({arguments[0]}) RETURNS {result} LANGUAGE sql AS $twin$ SELECT nextval('public.asked'); {body} $twin$".encode()
+    )
+
+
+def _put_right(stage: Stage, name: str) -> None:
+    bare, _, types = name.partition("(")
+    stage.connection.execute(
+        f"DROP FUNCTION dataflow.{name}; ALTER FUNCTION dataflow.{bare}__kept({types} RENAME TO {bare}".encode()
+    )
+
+
+def test_no_answer_ends_the_daemon_or_leads_it_astray(dsn: str, tmp_path: Path) -> None:
+    with opened(dsn, tmp_path) as stage:
+        stage.connection.execute("CREATE SEQUENCE public.asked")
+        for what, (name, result, body) in TWINS.items():
+            _replaced(stage, name, result, body)
+            asked = _calls(stage)
+            stage.ready()
+            for word in ("work", "control", "cancel"):
+                stage.connection.execute("SELECT pg_notify('dataflow', %s)", [word])
+            eventually(partial(_is_asked, stage, asked))
+            _put_right(stage, name)
+            assert stage.is_alive(), f"{what}: {stage.last_words()}"
+            stage.work_off()
+            assert stage.violations() == [], what
+
+
+def _is_asked(stage: Stage, before: int) -> bool:
+    return _calls(stage) > before + 1 or not stage.is_alive()
+
+
+def _calls(stage: Stage) -> int:
+    """How often twins were called; a sequence counts also what is rolled back."""
+    row = stage.connection.execute("SELECT last_value FROM public.asked").fetchone()
+    return int(row[0]) if row else 0
+
+
+def test_a_daemon_whose_session_was_forgotten_goes_on(dsn: str, tmp_path: Path) -> None:
+    """As after a restore of a backup, or by a hand."""
+    with opened(dsn, tmp_path) as stage:
+        stage.connection.execute("UPDATE dataflow.daemon SET session_pid = 1")
+        stage.work_off()
+
+
+def test_every_call_of_a_daemon_has_a_form_for_its_answer() -> None:
+    package = Path(answers.__file__).parents[1]
+    called = {
+        name
+        for path in package.rglob("*.py")
+        for name in re.findall(
+            r'(?:link\.call|self\._call)\(\s*"([a-z_]+)"', path.read_text(encoding="utf-8")
+        )
+    }
+    assert called - answers.ANSWERS.keys() == set()
+    assert len(called) > 20
+
+
+@pytest.mark.parametrize("rows", [[(1, "ab", "work", "d1", 1, "tag", {}, {}, float("nan"))], [(1,)], [()]])
+def test_a_claim_that_is_none_is_refused(rows: list[tuple[object, ...]]) -> None:
+    with pytest.raises(answers.WrongAnswerError, match="daemon_claim"):
+        answers.check("daemon_claim", rows)
