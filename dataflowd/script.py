@@ -124,16 +124,7 @@ def opened(order: Order, key: dict[str, Any]) -> dict[str, str]:
 
     ring = KeySource.parse(key).ring()
     return {
-        name: unseal(
-            str(dataset.connection.encryptedpass),
-            ring,
-            Binding(
-                dataset.name,
-                dataset.connection.username,
-                dataset.connection.hostname,
-                dataset.connection.database,
-            ),
-        )
+        name: unseal(str(dataset.connection.encryptedpass), ring, Binding.of(dataset))
         for name, dataset in wanted.items()
     }
 

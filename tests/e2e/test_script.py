@@ -152,7 +152,7 @@ def test_a_script_finds_what_it_expects_byte_for_byte_and_publishes_what_it_writ
         for pair in (scripts.directory / "seen.env").read_bytes().decode().rstrip("\0").split("\0")
     )
     sealed = seen.pop("sales_db_orders_encryptedpass")
-    assert sealed.startswith("dataflowd-sealed-v1.x25519.")
+    assert sealed.startswith("dataflowd-sealed-v2.x25519.")
     expected = {
         "dataid": "1",
         "jobid": "load",
