@@ -128,7 +128,15 @@ class Binding:
 
     def encoded(self, form: str, suite: str, keyid: str) -> bytes:
         """JSON keeps the parts apart, whatever stands in them, and tells NULL from an empty text."""
-        parts = [form, suite, keyid, self.datasetid, self.username, self.hostname, self.database]
+        parts: list[str | int | None] = [
+            form,
+            suite,
+            keyid,
+            self.datasetid,
+            self.username,
+            self.hostname,
+            self.database,
+        ]
         parts += [] if form == WITHOUT_PORT else [self.port]
         return json.dumps(parts, separators=(",", ":")).encode()
 

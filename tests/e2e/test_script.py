@@ -268,7 +268,7 @@ import os, time
 from dataflowd import script, supervise
 leave = os.setsid
 os.setsid = lambda: (time.sleep(0.2), leave())
-script.filter_output(["canary"])
+script.OutputFilter().begin(["canary"])
 print("a canary, and in its session", supervise.alive_in_session(os.getpid()))
 """
 

@@ -6,7 +6,7 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -56,7 +56,8 @@ def test_a_sealed_value_does_not_tell_how_long_the_password_is(key: seal.Private
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_a_sealed_value_that_was_moved_does_not_open(key: seal.PrivateKey, column: str) -> None:
     sealed = seal.seal(PASSWORD, key.public, BOUND)
-    for other in (1, None) if column == "port" else ("other", ""):
+    others: list[Any] = [1, None] if column == "port" else ["other", ""]
+    for other in others:
         with pytest.raises(InvalidCredentialError, match="does not open"):
             seal.unseal(sealed, ring(key), replace(BOUND, **{column: other}))
 
@@ -160,9 +161,7 @@ def test_an_opened_password_is_masked_in_its_process_from_then_on(
     for name, value in secrets.offer(source).items():
         monkeypatch.setenv(name, value)
     sealed = seal.seal("hunter/2", key.public, BOUND)
-    connection = Connection(
-        username="etl", hostname="db7", port=5433, database="sales", encryptedpass=sealed
-    )
+    connection = Connection(username="etl", hostname="db7", port=5433, database="sales", encryptedpass=sealed)
     dataset = Dataset(name="orders", connection=connection)
     assert secrets.password_of(Dataset(name="files")) is None
     assert masking.mask("it is hunter/2") == "it is hunter/2"
