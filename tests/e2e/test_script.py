@@ -322,6 +322,22 @@ def test_a_password_that_does_not_open_is_told_and_the_script_does_not_begin(
     assert not (scripts.directory / "began").exists()
 
 
+def test_a_password_that_does_not_open_is_explained_by_who_changed_what(scripts: Scripts) -> None:
+    """The process that opens it cannot ask the database; the daemon adds what history says."""
+    scripts.declare("#!/bin/sh\ntouch began\n")
+    scripts.seal(TOLD)
+    scripts.connection.execute("UPDATE dataflow.dataset SET port = 1 WHERE hostname = 'db7'")
+    scripts.arrive("1")
+    assert scripts.run() == 1
+    attempt = scripts.attempt()
+    assert attempt["code"] == "INVALID_CREDENTIAL"
+    assert "does not open for etl@db7:1/sales" in attempt["error"]
+    assert (
+        "changed since it was sealed: port of sales-db.orders from nothing to '1' on 20" in attempt["error"]
+    )
+    assert not (scripts.directory / "began").exists()
+
+
 def test_a_script_that_cannot_be_executed_says_why(scripts: Scripts) -> None:
     scripts.declare("#!/no/such/interpreter\n")
     scripts.arrive("1")

@@ -119,7 +119,7 @@ def test_a_person_who_seals_notices_another_key_and_confirms_it_by_its_id(
 ) -> None:
     """The person has no private key: what is known of the right one is what was used before."""
     theirs, own = {"DATAFLOW_DATA_DIR": str(settings.data_dir / "elsewhere")}, generated(run_ctl)
-    known.unlink()
+    known.unlink(missing_ok=True)
     first = run_ctl("seal", "orders", stdin=SECRET, env=theirs)
     assert first.returncode == 0
     assert own in first.stderr
@@ -149,7 +149,7 @@ def test_the_key_file_of_a_host_stands_for_a_key_that_nobody_remembers(
 ) -> None:
     """As after an upgrade from a release that remembered nothing."""
     own = generated(run_ctl)
-    known.unlink()
+    known.unlink(missing_ok=True)
     attacker = slipped_in(connection).public.keyid
     refused = run_ctl("seal", "orders", stdin=SECRET)
     assert refused.returncode == 15

@@ -122,7 +122,7 @@ def test_a_server_on_another_port_asks_for_the_password_in_clear_text_and_does_n
         assert table.login.password == PASSWORD
         with pytest.raises(AttemptError) as refused, catalog.connection(table):
             pass
-        with pytest.raises(dbapi.Error, match="cleartext"):
+        with pytest.raises(dbapi.Error):
             dbapi.connect(table.login.conninfo())
     assert listener.asked == 2
     assert listener.heard == b""
