@@ -40,6 +40,7 @@ SCRYPT_COST = 16  # 2^16 blocks of 1 KiB: 64 MiB, a fifth of a second
 SCRYPT_COST_MOST = 20
 SALT_BYTES = 16
 NONCE_BYTES = 12
+WORDS = 5  # of a line
 
 Ring = dict[str, seal.PrivateKey]
 
@@ -91,6 +92,15 @@ class KeySource:
             text, origin = _from_file(path, is_credential=self._is_credential(path)), f"the key file {path}"
         return parse(text, origin, lambda: self.passphrase(ask))
 
+    def keyids(self) -> list[str]:
+        """The ids of the keys in the file, which no passphrase hides; none where a command gives the keys."""
+        path = self.file
+        if path is None or not path.exists():
+            return []
+        text = _from_file(path, is_credential=self._is_credential(path))
+        lines = [line.split() for line in text.splitlines() if line.startswith(FORMAT)]
+        return [words[2] for words in lines if len(words) == WORDS]
+
     def passphrase(self, ask: Callable[[], str] | None = None) -> str:
         beside = Path(self.credentials) / PASSPHRASE_CREDENTIAL if self.credentials else None
         path = Path(self.passphrase_file) if self.passphrase_file else beside
@@ -115,7 +125,7 @@ def parse(text: str, origin: str, passphrase: Callable[[], str]) -> Ring:
         if not line.strip() or line.startswith("#"):
             continue
         words = line.split()
-        if len(words) != 5 or words[0] != FORMAT or words[1] not in seal.SUITES:  # noqa: PLR2004
+        if len(words) != WORDS or words[0] != FORMAT or words[1] not in seal.SUITES:
             raise _damaged(origin, number)
         _, suite, keyid, protection, data = words
         if protection != "plain" and not known:
@@ -151,11 +161,16 @@ def add(path: Path, lines: Iterable[str]) -> None:
     """Appends to the file, or makes it; after a crash it is as before or as after."""
     before = _from_file(path, is_credential=False) if path.exists() else NOTE
     path.parent.mkdir(parents=True, exist_ok=True)
+    replace(path, before + "".join(lines))
+
+
+def replace(path: Path, text: str) -> None:
+    """Puts a new file (0600) in the place of an old one; a link of that name is replaced, and not followed."""
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(before + "".join(lines))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(path)

@@ -109,7 +109,7 @@ def _opened_table(dataset: Dataset, columns: Sequence[str], settings: Settings) 
 
     hosts = settings.effective_allowed_hosts
     with (
-        secrets.offered(KeySource.of(settings)),
+        secrets.offered(KeySource.of(settings), settings.cleartext_hosts),
         catalog.connection(table_of(dataset, hosts)) as connection,
     ):
         connection.isolation_level, connection.read_only = IsolationLevel.REPEATABLE_READ, True

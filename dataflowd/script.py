@@ -5,8 +5,9 @@ script may write, opens the passwords that it needs, and executes the script in 
 are seen by nobody else. What is wrong is written to the other file as JSON; that file is closed by exec, so that whoever
 reads it learns that the script has begun, or why it has not.
 
-A script that was given a password may print it. Its output therefore passes through a filter that knows the passwords:
-a process of this program that is nobody's child, in a session of its own, and ends when the last writer is gone.
+A script that was given a password may print it. Its output therefore passes through a filter that recognises the
+passwords (output_filter): a process that is nobody's child, in a session of its own, and ends when the last writer is
+gone. It is begun before the key is read, as a program of its own: no copy of this process's memory outlives it.
 """
 
 from __future__ import annotations
@@ -14,27 +15,25 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import socket
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
-from dataflowd import allowed, environment, formats, paths, published, words
+from dataflowd import allowed, environment, formats, output_filter, paths, published, words
 from dataflowd.errors import DataflowError
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
 from dataflowd.order import Order
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from dataflowd.order import Chunk
+    from dataflowd.order import Chunk, Dataset
 
 FAILED = 70
-PIPE_BYTES = 65536
-LINE_BYTES = 65536
 LEAST_BYTES = 4  # a shorter password would mask half of every line
-MASK = b"***"
-PR_SET_DUMPABLE = 4
 REMEDIES = {
     OSError: "check the program, its first line (#!...) and its permissions",
     PermissionError: "run chmod +x on it, and see that its user may read it",
@@ -46,7 +45,7 @@ def main() -> None:
     order_file, status_file = map(int, sys.argv[1:3])
     os.set_inheritable(order_file, False)
     os.set_inheritable(status_file, False)
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+    ctypes.CDLL(None).prctl(output_filter.PR_SET_DUMPABLE, 0)
     try:
         with os.fdopen(order_file, "rb") as file:
             document = json.load(file)
@@ -63,12 +62,15 @@ def become(document: dict[str, Any]) -> None:
     prepare(order)
     found = environment.variables(order)
     program = [*document["before"], *words.filled(document["words"], environment.sayable(found))]
-    passwords = opened(order, document["key"])
+    wanted = environment.password_variables(order)
+    passwords = {}
+    if wanted:
+        output = OutputFilter()
+        passwords = opened(wanted, document["key"])
+        output.begin(list(passwords.values()))
     for copy in document.get("lent", ()):
         os.unlink(copy)  # noqa: PTH108 - the script gets its passwords, and not the key
     env = document["env"] | found | passwords
-    if passwords:
-        filter_output(list(passwords.values()))
     try:
         os.execvpe(program[0], program, {key.encode(): value.encode() for key, value in env.items()})  # noqa: S606
     except OSError as error:
@@ -103,88 +105,75 @@ def _check_files(name: str, chunk: Chunk, location: str) -> None:
         published.compare(name, chunk.dataid, chunk.files, files.local_listing(path))
 
 
-def opened(order: Order, key: dict[str, Any]) -> dict[str, str]:
-    wanted = environment.password_variables(order)
-    if not wanted:
-        return {}
+def opened(wanted: Mapping[str, Dataset], key: dict[str, Any]) -> dict[str, str]:
+    """The passwords, by the variables that get them."""
     # Most scripts need no password, and start sooner without cryptography.
     from dataflowd.keyfile import KeySource  # noqa: PLC0415
     from dataflowd.seal import Binding, unseal  # noqa: PLC0415
 
     ring = KeySource.parse(key).ring()
     return {
-        name: unseal(
-            str(dataset.connection.encryptedpass),
-            ring,
-            Binding(
-                dataset.name,
-                dataset.connection.username,
-                dataset.connection.hostname,
-                dataset.connection.database,
-            ),
-        )
+        name: unseal(str(dataset.connection.encryptedpass), ring, Binding.of(dataset))
         for name, dataset in wanted.items()
     }
 
 
-def filter_output(secrets: list[str]) -> None:
-    """Puts a process between the script's output and its reader."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
+class OutputFilter:
+    """The process between the script's output and its reader."""
+
+    def __init__(self) -> None:
+        """Starts it, in a process that has seen no secret yet."""
+        receive, self._send = os.pipe()
+        self._told, theirs = socket.socketpair()
+        with theirs:
+            child = os.fork()
+            if child == 0:
+                _become_filter(receive, theirs.fileno())
+            os.waitpid(child, 0)
+        os.close(receive)
+
+    def begin(self, secrets: list[str]) -> None:
+        """Returns when it filters: from here on all output goes through it."""
+        document = output_filter.Recogniser.of(forms(secrets)).document()
+        try:
+            with self._told as told:
+                told.sendall(json.dumps(document).encode() + output_filter.READY)
+                is_ready = told.recv(1) == output_filter.READY
+        except OSError:
+            is_ready = False
+        if not is_ready:
+            raise AttemptError(
+                "CANNOT_START",
+                "the process that keeps passwords out of the log cannot be started",
+                "see whether this host has room for one more process, and whether its user may start one",
+            )
+        os.dup2(self._send, sys.stdout.fileno())
+        os.dup2(self._send, sys.stderr.fileno())
+        os.close(self._send)
+
+
+def _become_filter(receive: int, told: int) -> NoReturn:
+    try:
         # Before the filter is born: whoever kills the session of a script that ended at once must not meet it there.
         os.setsid()
         if os.fork() == 0:
-            # Whatever else is open would seem to be open in the script.
-            os.closerange(3, receive)
-            os.closerange(receive + 1, os.sysconf("SC_OPEN_MAX"))
-            _filter(receive, sys.stdout.fileno(), forms(secrets))
+            os.set_inheritable(receive, True)
+            os.set_inheritable(told, True)
+            program = [sys.executable, "-I", "-S", output_filter.__file__, str(receive), str(told)]
+            os.execve(sys.executable, program, {})  # noqa: S606 - a program of ours; there is no shell
+    finally:
         os._exit(0)
-    os.waitpid(child, 0)
-    os.close(receive)
-    os.dup2(send, sys.stdout.fileno())
-    os.dup2(send, sys.stderr.fileno())
-    os.close(send)
 
 
 def forms(secrets: list[str]) -> list[bytes]:
-    """As they are, as URLs and JSON write them, and line by line; the longest first, for one may be a part of another."""
+    """As they are, as URLs and JSON write them, and line by line."""
     written = {
         form.encode()
         for secret in secrets
         for one in {secret, *secret.splitlines()}
         for form in (one, quote(one, safe=""), json.dumps(one)[1:-1])
     }
-    return sorted((form for form in written if len(form) >= LEAST_BYTES), key=len, reverse=True)
-
-
-def masked(data: bytes, secrets: list[bytes]) -> bytes:
-    for secret in secrets:
-        data = data.replace(secret, MASK)
-    return data
-
-
-def _filter(source: int, target: int, secrets: list[bytes]) -> None:
-    """A secret may be cut by the end of a read, so an unfinished line waits for the rest of it."""
-    held = max(map(len, secrets), default=1) - 1
-    rest = b""
-    try:
-        while data := os.read(source, PIPE_BYTES):
-            head, newline, rest = (rest + data).rpartition(b"\n")
-            out = masked(head + newline, secrets)
-            if len(rest) > LINE_BYTES + held:
-                rest = masked(rest, secrets)
-                out, rest = out + rest[:-held], rest[-held:]
-            _write(target, out)
-        _write(target, masked(rest, secrets))
-    except OSError:
-        pass
-    os._exit(0)
-
-
-def _write(target: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(target, data) :]
+    return [form for form in written if len(form) >= LEAST_BYTES]
 
 
 def _make(path: Path, *, with_itself: bool) -> None:

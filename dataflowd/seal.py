@@ -1,10 +1,10 @@
 """Sealed passwords: anyone who has the public key can seal one, and only who has the private key can open it.
 
 HPKE (RFC 9180) does the work; the suites are its post-quantum hybrid and plain X25519. A sealed value is one line of
-text, `dataflowd-sealed-v1.<suite>.<keyid>.<base64>`. What it belongs to (datasetid, username, hostname, database) goes
-into the key schedule, so that a value copied to another dataset, or whose host was changed, does not open: somebody
-who writes to the control database cannot have a password sent elsewhere. Passwords are padded: a sealed value does not
-tell their length.
+text, `dataflowd-sealed-v2.<suite>.<keyid>.<base64>`. What it belongs to (datasetid, username, hostname, port, database)
+goes into the key schedule, so that a value copied to another dataset, or whose host or port was changed, does not open:
+somebody who writes to the control database cannot have a password sent elsewhere. Passwords are padded: a sealed value
+does not tell their length. Values of the first form, `dataflowd-sealed-v1`, do not bind the port; they still open.
 
 A key's id is a hash of its public key. A public key that was exchanged in the database has another id.
 """
@@ -31,11 +31,15 @@ from cryptography.hazmat.primitives.hpke import (
 )
 
 from dataflowd.errors import InvalidCredentialError
+from dataflowd.tables.hosts import DEFAULT_PORT, LOCAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMAT = "dataflowd-sealed-v1"
+    from dataflowd.order import Dataset
+
+FORMAT = "dataflowd-sealed-v2"
+WITHOUT_PORT = "dataflowd-sealed-v1"
 HYBRID = "mlkem768-x25519"
 PLAIN = "x25519"
 KEYID_CHARACTERS = 32
@@ -103,16 +107,37 @@ SUITES: dict[str, _Kind] = {HYBRID: _Hybrid(), PLAIN: _Curve()}
 
 @dataclass(frozen=True)
 class Binding:
-    """What a password is for. All four have to be the same when it is opened."""
+    """What a password is for. All five have to be the same when it is opened."""
 
     datasetid: str
     username: str | None
     hostname: str | None
     database: str | None
+    port: int | None = None
 
-    def encoded(self, suite: str, keyid: str) -> bytes:
+    @classmethod
+    def of(cls, dataset: Dataset) -> Binding:
+        there = dataset.connection
+        return cls(dataset.name, there.username, there.hostname, there.database, there.port)
+
+    @property
+    def target(self) -> str:
+        """Where the password goes, as a person reads it and confirms it."""
+        host, port = self.hostname or LOCAL, self.port or DEFAULT_PORT
+        return f"{self.username or ''}@{host}:{port}/{self.database or ''}"
+
+    def encoded(self, form: str, suite: str, keyid: str) -> bytes:
         """JSON keeps the parts apart, whatever stands in them, and tells NULL from an empty text."""
-        parts = [FORMAT, suite, keyid, self.datasetid, self.username, self.hostname, self.database]
+        parts: list[str | int | None] = [
+            form,
+            suite,
+            keyid,
+            self.datasetid,
+            self.username,
+            self.hostname,
+            self.database,
+        ]
+        parts += [] if form == WITHOUT_PORT else [self.port]
         return json.dumps(parts, separators=(",", ":")).encode()
 
 
@@ -150,17 +175,21 @@ def seal(password: str, key: PublicKey, binding: Binding) -> str:
         raise InvalidCredentialError(
             f"the public key {keyid} cannot be used: {error}", "make another with `dataflowctl key generate`"
         ) from None
-    sealed = kind.hpke.encrypt(padded, public, binding.encoded(key.suite, keyid))
+    sealed = kind.hpke.encrypt(padded, public, binding.encoded(FORMAT, key.suite, keyid))
     return ".".join((FORMAT, key.suite, keyid, base64.urlsafe_b64encode(sealed).decode().rstrip("=")))
 
 
 def keyid_of(sealed: str) -> str:
-    return _parts(sealed)[1]
+    return _parts(sealed)[2]
+
+
+def binds_port(sealed: str) -> bool:
+    return _parts(sealed)[0] != WITHOUT_PORT
 
 
 def unseal(sealed: str, keys: Mapping[str, PrivateKey], binding: Binding) -> str:
     """Raises InvalidCredentialError, which never holds any of what was sealed."""
-    suite, keyid, data = _parts(sealed)
+    form, suite, keyid, data = _parts(sealed)
     key = keys.get(keyid)
     if key is None:
         has = f"the keys at hand are {', '.join(keys)}" if keys else "there is no key at hand"
@@ -170,25 +199,28 @@ def unseal(sealed: str, keys: Mapping[str, PrivateKey], binding: Binding) -> str
         )
     kind = _kind(suite)
     try:
-        plain: bytes = kind.hpke.decrypt(data, kind.private(key.raw), binding.encoded(suite, keyid))
+        plain: bytes = kind.hpke.decrypt(data, kind.private(key.raw), binding.encoded(form, suite, keyid))
         return plain.rstrip(b"\0").decode()
     except (InvalidTag, ValueError):
         raise InvalidCredentialError(
-            f"the sealed password of dataset {binding.datasetid} does not open: it is damaged, or was sealed "
-            "for another dataset, username, hostname or database",
-            f"seal it again: dataflowctl seal {binding.datasetid}",
+            f"the sealed password of dataset {binding.datasetid} does not open for {binding.target}: its username, hostname, "
+            "port or database was changed after it was sealed, or it is damaged or of another dataset",
+            "`dataflowctl doctor` says what was changed, when and by whom: put the old value back; only if the change "
+            f"is intended, seal the password for it: dataflowctl seal {binding.datasetid} --for {binding.target}",
         ) from None
 
 
-def _parts(sealed: str) -> tuple[str, str, bytes]:
+def _parts(sealed: str) -> tuple[str, str, str, bytes]:
     try:
-        suite, keyid, data = sealed.removeprefix(f"{FORMAT}.").split(".")
+        form, suite, keyid, data = sealed.split(".")
         raw = base64.b64decode(data + "=" * (-len(data) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):
+        form = ""
+    if form not in {FORMAT, WITHOUT_PORT}:
         raise InvalidCredentialError(
             f"encryptedpass is no sealed value ({FORMAT}...)", "seal the password: dataflowctl seal DATASET"
-        ) from None
-    return suite, keyid, raw
+        )
+    return form, suite, keyid, raw
 
 
 def _kind(suite: str) -> _Kind:

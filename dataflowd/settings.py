@@ -192,7 +192,13 @@ class Settings(BaseSettings):
     )
     trusted_keys: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list,
-        description="ids of the keys that this host seals passwords with; default: whatever the database offers",
+        description="ids of the keys that this host seals passwords with; default: for each user the key of first use, "
+        "as known_keys beside the user's configuration remembers it",
+    )
+    cleartext_hosts: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
+        default_factory=list,
+        description="hosts, or host:port, whose Postgres may ask for a table's password in clear text, over verified TLS; "
+        "default: none",
     )
     runner_user: str = Field(
         "",

@@ -325,12 +325,23 @@ SELECT dataflow.retire_key(%(keyid)s) AS retired;
 SELECT keyid, suite, public_key FROM dataflow.sealing_key();
 
 -- credential: what the password of a dataset is for
-SELECT d.datasetid::text, d.username, d.hostname, d.database, d.encryptedpass
+SELECT d.datasetid::text, d.username, d.hostname, d.database, d.port, d.encryptedpass
 FROM dataflow._known_dataset(%(datasetid)s) AS known, dataflow.dataset d WHERE d.datasetid = %(datasetid)s;
 
 -- credentials: every sealed password, and what it is for
-SELECT datasetid::text, username, hostname, database, encryptedpass FROM dataflow.dataset
+SELECT datasetid::text, username, hostname, database, port, encryptedpass FROM dataflow.dataset
 WHERE encryptedpass IS NOT NULL AND retired IS NULL ORDER BY datasetid;
+
+-- connection_changes: who changed how a dataset with a password is reached since the password was sealed; NULL: any dataset, any job
+SELECT e.datasetid, e.code AS attribute, e.from_status AS was, e.to_status AS is_now, e.at, e.actor, e.application
+FROM dataflow.dataset d JOIN dataflow.event e ON e.jobid = '' AND e.dataid = '' AND e.kind = 'dataset' AND e.datasetid = d.datasetid
+WHERE d.encryptedpass IS NOT NULL AND coalesce(%(datasetid)s, d.datasetid::text) = d.datasetid
+    AND (%(jobid)s::text IS NULL OR EXISTS (SELECT FROM dataflow.job_input i WHERE i.jobid = %(jobid)s AND i.datasetid = d.datasetid)
+        OR EXISTS (SELECT FROM dataflow.job_output o WHERE o.jobid = %(jobid)s AND o.datasetid = d.datasetid))
+    AND e.code IN ('username', 'hostname', 'port', 'database')
+    AND e.event > coalesce((SELECT max(s.event) FROM dataflow.event s
+        WHERE s.jobid = '' AND s.dataid = '' AND s.kind = 'credential' AND s.to_status = 'SEALED' AND s.datasetid = d.datasetid), 0)
+ORDER BY e.event;
 
 -- seal: store a sealed password, in the place of the one that it replaces
 SELECT dataflow.seal(%(datasetid)s, %(sealed)s, %(was)s) AS sealed;

@@ -1,6 +1,7 @@
 """Keys and sealed passwords: key generate, key list, key rotate, seal.
 
-A password comes from a prompt or from standard input, never from the command line, and leaves this process sealed.
+A password comes from a prompt or from standard input, never from the command line, and leaves this process sealed, with a
+key that is known here (`sealing_key`), for the user, host, port and database that were shown before it was asked for.
 Rotation goes one dataset at a time and can be repeated: what is sealed with the current key already is left alone.
 """
 
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dataflowd.ctl import options
+from dataflowd.ctl import options, sealing_key
 from dataflowd.ctl.ask import ask, call, connected, explain
 from dataflowd.ctl.output import say
 from dataflowd.ctl.setup import settings_of
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
     import psycopg
 
+    from dataflowd.connection_changes import Change
+    from dataflowd.errors import DataflowError
     from dataflowd.keyfile import KeySource, Ring
     from dataflowd.seal import Binding, PrivateKey, PublicKey
     from dataflowd.settings import Settings
@@ -35,6 +38,12 @@ SuiteOption = Annotated[
 Passphrase = Annotated[
     bool,
     typer.Option("--passphrase", help="Protect it: asked for, or read from the setting passphrase_file."),
+]
+Confirmed = Annotated[
+    str | None,
+    typer.Option(
+        "--key", metavar="ID", help="Confirm this key, where it is another than the one that you used before."
+    ),
 ]
 
 
@@ -68,6 +77,7 @@ def generate(
     settings = settings_of(context)
     with connected(context) as connection:
         key, path = _made(connection, settings, suite, protected=passphrase)
+        sealing_key.remember_own(connection, key.keyid, settings)
     if json:
         as_json({"keyid": key.keyid, "suite": suite, "file": str(path)})
         return
@@ -102,12 +112,14 @@ def rotate(
     *,
     suite: SuiteOption = "mlkem768-x25519",
     passphrase: Passphrase = False,
+    key: Confirmed = None,
     json: options.Json = False,
 ) -> None:
     """Seal every password anew, with a new key. It needs the old key, and can be repeated after a crash.
 
     A new key is made unless some passwords are still sealed with an old one: then it goes on with those. With several
-    hosts: dataflowctl key generate, copy the key file to all of them, then dataflowctl key rotate.
+    hosts: dataflowctl key generate, copy the key file to all of them, then dataflowctl key rotate. A key whose private
+    half is not on this host is refused.
 
     Examples:
     dataflowctl key rotate
@@ -118,17 +130,23 @@ def rotate(
     settings = settings_of(context)
     with connected(context) as connection:
         ring = KeySource.of(settings).ring(_asked)
-        if not _unfinished(connection):
-            _made(connection, settings, suite, protected=passphrase)
-            ring = KeySource.of(settings).ring(_asked)
-        current = _sealing_key(connection, settings)
+        rows = call("credentials").send(connection)
+        keys = call("keys", every=True).send(connection)
+        if any(row["is_current"] for row in keys):
+            _require_own(connection, settings, ring, rows, key)
+        if not any(row["datasets"] and not row["is_current"] for row in keys):
+            _require_new_is_trusted(settings)
+            made, _ = _made(connection, settings, suite, protected=passphrase)
+            ring, key = KeySource.of(settings).ring(_asked), made.keyid
+        current = _require_own(connection, settings, ring, rows, key)
+        sealing_key.remember_own(connection, current.keyid, settings)
         done, failures = [], []
-        for row in call("credentials").send(connection):
+        for row in rows:
             try:
-                if _resealed(connection, row, ring, current):
+                if _resealed(connection, row, ring, current, settings):
                     done.append(row["datasetid"])
             except DataflowError as error:
-                failures.append(error)
+                failures.append(_explained(connection, row["datasetid"], error))
         retired = [] if failures else _retire_unused(connection, current)
     if json:
         as_json({"keyid": current.keyid, "sealed": done, "retired": retired, "failed": len(failures)})
@@ -137,26 +155,34 @@ def rotate(
         for keyid in retired:
             say(f"key {keyid} is retired; take its line out of the key file when no backup needs it")
     if failures:
-        raise InvalidCredentialError(
-            "; ".join(error.message for error in failures), "correct these, then run it again"
-        )
+        raise InvalidCredentialError("; ".join(failures), "correct these, then run it again")
 
 
-def seal(
+def seal(  # noqa: PLR0913 - each is an option of the command
     context: typer.Context,
     dataset: options.Dataset,
     *,
+    key: Confirmed = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="USER@HOST:PORT/DATABASE",
+            help="Confirm where the password will be sent; needed where that was changed since it was sealed.",
+        ),
+    ] = None,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
     """Seal the password of a dataset, which is asked for, or read from standard input.
 
-    It opens only for this dataset with its present username, hostname and database: seal it again when one of them
-    changes.
+    It opens only for this dataset with its present username, hostname, port and database, which are shown first. The
+    key is remembered when it is first used; another one is refused until you confirm it with --key.
 
     Examples:
     dataflowctl seal orders_db
     pass show orders_db | dataflowctl seal orders_db
+    dataflowctl seal orders_db --for etl@db8:5432/sales
     """
     from dataflowd.seal import seal as sealed_with
 
@@ -166,15 +192,95 @@ def seal(
             call("credential", datasetid=dataset),
             call("seal", datasetid=dataset, sealed=SEALED, was=None),
         )
+    settings = settings_of(context)
     with connected(context) as connection:
         [row] = call("credential", datasetid=dataset).send(connection)
-        key = _sealing_key(connection, settings_of(context))
-        value = sealed_with(_password(dataset), key, _binding(row))
+        binding = _binding(row)
+        _require_host(binding, settings)
+        _require_target(connection, binding, target)
+        chosen = sealing_key.accepted(connection, settings, key)
+        sealing_key.tell(f"{dataset}: the password of {binding.target}, sealed with key {chosen.keyid}")
+        value = sealed_with(_password(dataset), chosen, binding)
         call("seal", datasetid=dataset, sealed=value, was=None).send(connection)
     if json:
-        as_json({"datasetid": dataset, "keyid": key.keyid})
+        as_json({"datasetid": dataset, "keyid": chosen.keyid, "target": binding.target})
     else:
-        say(f"{dataset}: sealed with key {key.keyid}")
+        say(f"{dataset}: sealed with key {chosen.keyid}")
+
+
+def _require_host(binding: Binding, settings: Settings) -> None:
+    """A person may seal for hosts that this one does not reach; one that has a list keeps to it."""
+    from dataflowd.errors import NotAllowedError
+    from dataflowd.tables import hosts
+
+    if settings.allowed_hosts and not hosts.is_allowed(
+        binding.hostname, binding.port, settings.allowed_hosts
+    ):
+        raise NotAllowedError(
+            f"dataset {binding.datasetid}: {binding.target} is on none of the allowed_hosts of this host",
+            f"allowed are {', '.join(settings.allowed_hosts)}; find out who chose the other one before you add it",
+        )
+
+
+def _require_target(connection: psycopg.Connection, binding: Binding, target: str | None) -> None:
+    from dataflowd.connection_changes import told
+    from dataflowd.errors import InvalidCredentialError, NotAllowedError
+
+    if target is not None and target != binding.target:
+        raise NotAllowedError(
+            f"the password of {binding.datasetid} would be sealed for {binding.target}, and not for {target}",
+            "correct the dataset in its flow file and apply it, or correct --for",
+        )
+    changes = told(_changes(connection, binding.datasetid))
+    if changes and target is None:
+        raise InvalidCredentialError(
+            f"dataset {binding.datasetid} is {binding.target} now, {changes}",
+            "find out whether that is right, and put the old value back if it is not; "
+            f"if it is, confirm it: dataflowctl seal {binding.datasetid} --for {binding.target}",
+        )
+
+
+def _changes(connection: psycopg.Connection, datasetid: str) -> list[Change]:
+    from dataflowd.connection_changes import Change
+
+    found = call("connection_changes", datasetid=datasetid, jobid=None).send(connection)
+    return [Change(**row) for row in found]
+
+
+def _explained(connection: psycopg.Connection, datasetid: str, error: DataflowError) -> str:
+    from dataflowd.connection_changes import told
+
+    return ", ".join(filter(None, (error.message, told(_changes(connection, datasetid)))))
+
+
+def _require_own(
+    connection: psycopg.Connection,
+    settings: Settings,
+    ring: Ring,
+    rows: list[dict[str, Any]],
+    confirmed: str | None,
+) -> PublicKey:
+    """The key to rotate to. The database may have been written to by anybody: it is one whose private half is here."""
+    from dataflowd.seal import keyid_of
+
+    key = sealing_key.offered(connection)
+    sealing_key.require_confirmed(key, confirmed)
+    sealing_key.require_trusted(key.keyid, settings)
+    sealing_key.require_held(key, ring)
+    if confirmed is None:
+        used = [keyid_of(row["encryptedpass"]) for row in rows]
+        sealing_key.require_newest(connection, key, ring, used)
+    return key
+
+
+def _require_new_is_trusted(settings: Settings) -> None:
+    from dataflowd.errors import NotAllowedError
+
+    if settings.trusted_keys:
+        raise NotAllowedError(
+            "a new key would be none of the trusted_keys of this host",
+            "make it with `dataflowctl key generate`, add its id to trusted_keys on every host, then rotate",
+        )
 
 
 def _made(
@@ -208,37 +314,20 @@ def _waiting(connection: psycopg.Connection, source: KeySource, suite: str) -> P
     return next((key for keyid, key in ring.items() if keyid not in known and key.suite == suite), None)
 
 
-def _unfinished(connection: psycopg.Connection) -> bool:
-    return any(row["datasets"] and not row["is_current"] for row in call("keys", every=True).send(connection))
+def _resealed(
+    connection: psycopg.Connection, row: dict[str, Any], ring: Ring, current: PublicKey, settings: Settings
+) -> bool:
+    from dataflowd.seal import binds_port, keyid_of, seal, unseal
 
-
-def _sealing_key(connection: psycopg.Connection, settings: Settings) -> PublicKey:
-    """The database may have been written to by anybody: a key that bears a wrong id, or is not trusted, is refused."""
-    from dataflowd.errors import InvalidCredentialError
-    from dataflowd.seal import PublicKey
-
-    [row] = call("sealing_key").send(connection)
-    key = PublicKey(row["suite"], bytes(row["public_key"]))
-    if key.keyid != row["keyid"]:
-        raise InvalidCredentialError(
-            f"the public key in the database is not the key {row['keyid']}: somebody has exchanged it",
-            "seal nothing, and find out who wrote to the table key",
-        )
-    if settings.trusted_keys and key.keyid not in settings.trusted_keys:
-        raise InvalidCredentialError(
-            f"the database offers the key {key.keyid}, which is none of the trusted_keys of this host",
-            "ask who has made it; if it is right, add it to the setting trusted_keys",
-        )
-    return key
-
-
-def _resealed(connection: psycopg.Connection, row: dict[str, Any], ring: Ring, current: PublicKey) -> bool:
-    from dataflowd.seal import keyid_of, seal, unseal
-
-    if keyid_of(row["encryptedpass"]) == current.keyid:
+    was, binding = row["encryptedpass"], _binding(row)
+    if keyid_of(was) == current.keyid and binds_port(was):
         return False
-    value = seal(unseal(row["encryptedpass"], ring, _binding(row)), current, _binding(row))
-    stored = call("seal", datasetid=row["datasetid"], sealed=value, was=row["encryptedpass"])
+    if not binds_port(was):
+        # Nothing has vouched for the port until now.
+        _require_host(binding, settings)
+        sealing_key.tell(f"{binding.datasetid}: bound to its port now, {binding.target}")
+    value = seal(unseal(was, ring, binding), current, binding)
+    stored = call("seal", datasetid=row["datasetid"], sealed=value, was=was)
     # Somebody who has sealed it meanwhile has done so with the current key.
     return bool(stored.send(connection)[0]["sealed"])
 
@@ -257,7 +346,7 @@ def _retire_unused(connection: psycopg.Connection, current: PublicKey) -> list[s
 def _binding(row: dict[str, Any]) -> Binding:
     from dataflowd.seal import Binding
 
-    return Binding(row["datasetid"], row["username"], row["hostname"], row["database"])
+    return Binding(row["datasetid"], row["username"], row["hostname"], row["database"], row["port"])
 
 
 def _password(dataset: str) -> str:

@@ -117,7 +117,7 @@ KEYS: dict[str, Shape] = {
     "key rotate": Shape(
         {"keyid": "text", "sealed": "list", "retired": "list", "failed": "integer"}, is_list=False
     ),
-    "seal": Shape({"datasetid": "text", "keyid": "text"}, is_list=False),
+    "seal": Shape({"datasetid": "text", "keyid": "text", "target": "text"}, is_list=False),
     "status": Shape(
         {
             "at": "time",

@@ -154,7 +154,7 @@ def _delete_with_rows(  # noqa: PLR0913, PLR0917 - all that is needed to reach b
     settings = settings_of(context)
     hosts = settings.effective_allowed_hosts
     removed = dict.fromkeys((place.name for place in places), 0)
-    with secrets.offered(KeySource.of(settings)):
+    with secrets.offered(KeySource.of(settings), settings.cleartext_hosts):
         for done in range(0, len(dataids), ROWS_SLICE):
             some = dataids[done : done + ROWS_SLICE]
             try:

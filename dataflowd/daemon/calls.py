@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 
 from dataflowd import __version__
 from dataflowd.attempt import Attempt
+from dataflowd.connection_changes import Change
 from dataflowd.daemon import answers
 from dataflowd.errors import NotFoundError
 
@@ -187,6 +188,12 @@ async def limits(link: Link, daemon: str) -> Limits:
         )
     every, own, paused = found[0]
     return Limits(every if own is None else min(own, every), paused)
+
+
+async def connection_changes(link: Link, jobid: str) -> list[Change]:
+    """Of the datasets of a job, since their passwords were sealed."""
+    rows = await link.call("connection_changes", {"datasetid": None, "jobid": jobid})
+    return [Change(*row) for row in rows]
 
 
 async def tick(link: Link) -> int:

@@ -9,16 +9,22 @@ may say so. An engine that needs no waiting is spared the task: thousands of suc
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import anyio
+import psycopg
 
 from dataflowd import log
 from dataflowd.attempt import failed, returned
+from dataflowd.connection_changes import told
+from dataflowd.daemon import calls
+from dataflowd.daemon.link import LostLinkError
 from dataflowd.daemon.state import Running
 from dataflowd.engine import InstantEngine
+from dataflowd.errors import InvalidCredentialError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +62,17 @@ async def _run(state: State, running: Running) -> None:
         result = await _result(state, running)
         if running.started and result.started is None:
             result = replace(result, started=running.started)
+        if result.code == InvalidCredentialError.code:
+            result = await _with_changes(state, attempt.jobid, result)
         state.offer(result)
+
+
+async def _with_changes(state: State, jobid: str, result: Result) -> Result:
+    """Whoever reads that a password does not open learns what was changed; the process that opens it cannot know."""
+    changes = ""
+    with anyio.CancelScope(shield=True), suppress(psycopg.Error, LostLinkError, TimeoutError):
+        changes = told(await calls.connection_changes(state.link, jobid))
+    return replace(result, error=f"{result.error}\n  {changes}") if changes else result
 
 
 async def _result(state: State, running: Running) -> Result:

@@ -344,7 +344,8 @@ def _command(  # noqa: PLR0913, PLR0917 - a process has that many sides
     conf = session.configuration(spark, settings.master, str(directory), f"dataflowd-{directory.name}")
     env = submit.environment(spark, variables, directory, settings.runner_user)
     env |= {wire.SOCKET_VARIABLE: str(directory / "socket"), wire.TOKEN_VARIABLE: token}
-    env |= credentials.offer(lend(KeySource.of(settings), directory, settings.runner_user))
+    keys = lend(KeySource.of(settings), directory, settings.runner_user)
+    env |= credentials.offer(keys, settings.cleartext_hosts)
     if reuse > 1 or session.is_connect(settings.master):
         return [sys.executable, "-m", "dataflowd.runner"], env | {session.CONF_VARIABLE: json.dumps(conf)}
     return [*submit.words(conf, directory, settings.runner_user), submitted.__file__], env

@@ -1,6 +1,6 @@
 """Passwords of datasets, opened in the process that executes the job, when the job first needs one.
 
-The daemon says where the key is (`offer`) and never reads it. What was opened is known to `masking` in this process,
+The daemon says where the key is, and which hosts may ask for a password in clear text (`offer`), and never reads the key. What was opened is known to `masking` in this process,
 so that no line of the job's output carries it out. It is never put into Spark's configuration or its options as a
 default: whoever opens it hands it to the one connection that needs it.
 """
@@ -17,30 +17,40 @@ from dataflowd import masking
 from dataflowd.errors import InvalidCredentialError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from dataflowd.keyfile import KeySource, Ring
     from dataflowd.order import Dataset
 
 KEY_VARIABLE = "DATAFLOW_RUNNER_KEY"
+CLEARTEXT_VARIABLE = "DATAFLOW_RUNNER_CLEARTEXT"
 
 _lock = threading.Lock()
 _ring: list[Ring] = []
 
 
-def offer(source: KeySource) -> dict[str, str]:
-    """What a runner's environment gets: where the key is."""
-    return {KEY_VARIABLE: json.dumps(source.document())}
+def offer(source: KeySource, cleartext_hosts: Sequence[str] = ()) -> dict[str, str]:
+    """What a runner's environment gets. Both are this host's to say, and nothing that the database could change."""
+    return {KEY_VARIABLE: json.dumps(source.document()), CLEARTEXT_VARIABLE: json.dumps(cleartext_hosts)}
 
 
 @contextmanager
-def offered(source: KeySource) -> Iterator[None]:
+def offered(source: KeySource, cleartext_hosts: Sequence[str] = ()) -> Iterator[None]:
     """For a command that reaches a table itself: it opens passwords with the key of whoever has called it."""
-    os.environ.update(offer(source))
+    given = offer(source, cleartext_hosts)
+    os.environ.update(given)
     try:
         yield
     finally:
-        del os.environ[KEY_VARIABLE]
+        for name in given:
+            del os.environ[name]
+
+
+def may_ask_in_clear(dataset: Dataset) -> bool:
+    from dataflowd.tables import hosts  # noqa: PLC0415 - tables import this module
+
+    there = dataset.connection
+    return hosts.is_allowed(there.hostname, there.port, json.loads(os.environ.get(CLEARTEXT_VARIABLE, "[]")))
 
 
 def password_of(dataset: Dataset) -> str | None:
@@ -50,8 +60,7 @@ def password_of(dataset: Dataset) -> str | None:
     connection = dataset.connection
     if connection.encryptedpass is None:
         return None
-    binding = Binding(dataset.name, connection.username, connection.hostname, connection.database)
-    password = unseal(connection.encryptedpass, _keys(), binding)
+    password = unseal(connection.encryptedpass, _keys(), Binding.of(dataset))
     masking.hide(password)
     return password
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CONNECTION_CLASS = "08"
 _BOUND = "%("
+UNMET_AUTH = "authentication method requirement"  # libpq's words
 UNABLE_CLASSES = ("53", "57")  # resources, an operator's intervention
 
 Row = tuple[Any, ...]
@@ -71,6 +72,13 @@ def spoken(table: Table) -> Iterator[None]:
     except psycopg.Error as error:
         # The detail would show rows, and errors are stored.
         said = mask(error.diag.message_primary or str(error).strip() or type(error).__name__)
+        if UNMET_AUTH in said:
+            raise AttemptError(
+                "NOT_ALLOWED",
+                f"the server of the table {table} asks for the password in clear text, and did not get it: {said}",
+                "see whether hostname and port are right; a server that has to ask so (LDAP, PAM, RADIUS) is named in the "
+                "setting cleartext_hosts",
+            ) from None
         if error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CLASS):
             raise AttemptError(
                 "DATABASE_UNREACHABLE",

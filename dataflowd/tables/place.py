@@ -13,7 +13,7 @@ from urllib.parse import quote
 from psycopg import conninfo, sql
 
 from dataflowd.faults import AttemptError
-from dataflowd.runner.secrets import password_of
+from dataflowd.runner.secrets import may_ask_in_clear, password_of
 from dataflowd.tables import hosts
 from dataflowd.tables.hosts import DEFAULT_PORT, LOCAL, SCHEME
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 NAME_BYTES = 63
 CONNECT_SECONDS = 10
 LEDGER = "dataflow_published"
+NOT_IN_CLEAR = "!password"
+LOCAL_HOSTS = (None, "", LOCAL, "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,18 @@ class Login:
     database: str | None
     username: str | None
     password: str | None = field(repr=False)
+    may_be_clear: bool = False  # the server may ask for the password in clear text
 
     def conninfo(self) -> str:
-        """For libpq; without a password it looks where it always does (a password file, trust, peer)."""
+        """For libpq; without a password it looks where it always does (a password file, trust, peer).
+
+        A server that asks for the password in clear text gets none: who has another port of an allowed host would only
+        have to ask. Where this host's settings allow it, the server has to show a certificate first.
+        """
+        is_far = self.host not in LOCAL_HOSTS and not str(self.host).startswith(("/", "@"))
         return conninfo.make_conninfo(
+            require_auth=None if self.may_be_clear else NOT_IN_CLEAR,
+            sslmode="verify-full" if self.may_be_clear and is_far else None,
             host=self.host,
             port=self.port,
             dbname=self.database,
@@ -91,5 +101,12 @@ def table_of(dataset: Dataset, allowed_hosts: Sequence[str]) -> Table:
             "INVALID_PATH", f"dataset {dataset.name} names no table", "write tablename in the flow file"
         )
     hosts.check(dataset, allowed_hosts)
-    login = Login(there.hostname, there.port, there.database, there.username, password=password_of(dataset))
+    login = Login(
+        there.hostname,
+        there.port,
+        there.database,
+        there.username,
+        password=password_of(dataset),
+        may_be_clear=may_ask_in_clear(dataset),
+    )
     return Table(login, there.schemaname or "public", there.tablename)

@@ -64,7 +64,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM dataflow._known_dataset(seal.datasetid);
-    IF coalesce(seal.sealed !~ '^dataflowd-sealed-v1[.][a-z0-9-]+[.][0-9a-f]{32}[.][A-Za-z0-9_-]+$', true) OR length(seal.sealed) > 20000 THEN
+    IF coalesce(seal.sealed !~ '^dataflowd-sealed-v[12][.][a-z0-9-]+[.][0-9a-f]{32}[.][A-Za-z0-9_-]+$', true) OR length(seal.sealed) > 20000 THEN
         RAISE EXCEPTION 'this is no sealed password' USING ERRCODE = 'DF400',
             HINT = 'seal it with `dataflowctl seal`; a password that was sent here in the clear has to be changed';
     END IF;
@@ -82,6 +82,27 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.seal(text, text, text) IS
     'Stores a sealed password of a dataset. False: it is no longer the one that it was to replace';
+
+-- One event for each changed column: which (code), from what, to what. Who and when every event tells.
+CREATE OR REPLACE FUNCTION dataflow._connection_changed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO dataflow.event (kind, datasetid, code, from_status, to_status)
+    SELECT 'dataset', new.datasetid, c.name, c.was, c.is_now
+    FROM (VALUES ('format', old.format, new.format), ('location', old.location, new.location),
+        ('hostname', old.hostname, new.hostname), ('port', old.port::text, new.port::text),
+        ('database', old.database, new.database), ('username', old.username, new.username)) AS c (name, was, is_now)
+    WHERE c.was IS DISTINCT FROM c.is_now;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE TRIGGER connection_changed AFTER UPDATE ON dataflow.dataset FOR EACH ROW
+    WHEN ((old.format, old.location, old.hostname, old.port, old.database, old.username)
+        IS DISTINCT FROM (new.format, new.location, new.hostname, new.port, new.database, new.username))
+    EXECUTE FUNCTION dataflow._connection_changed();
 
 CREATE OR REPLACE VIEW dataflow.keys AS
 SELECT k.keyid, k.suite, k.created, k.retired, count(d.datasetid) AS datasets,

@@ -35,7 +35,7 @@ def opened(connection: psycopg.Connection, settings: Settings) -> dict[str, str]
     """What a job would open now."""
     ring = keyfile.KeySource.of(settings).ring()
     rows = connection.execute(
-        "SELECT encryptedpass, datasetid, username, hostname, database FROM dataflow.dataset"
+        "SELECT encryptedpass, datasetid, username, hostname, database, port FROM dataflow.dataset"
         " WHERE encryptedpass IS NOT NULL"
     )
     return {bound[0]: seal.unseal(value, ring, seal.Binding(*bound)) for value, *bound in rows}

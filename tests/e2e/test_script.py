@@ -152,7 +152,7 @@ def test_a_script_finds_what_it_expects_byte_for_byte_and_publishes_what_it_writ
         for pair in (scripts.directory / "seen.env").read_bytes().decode().rstrip("\0").split("\0")
     )
     sealed = seen.pop("sales_db_orders_encryptedpass")
-    assert sealed.startswith("dataflowd-sealed-v1.x25519.")
+    assert sealed.startswith("dataflowd-sealed-v2.x25519.")
     expected = {
         "dataid": "1",
         "jobid": "load",
@@ -268,7 +268,7 @@ import os, time
 from dataflowd import script, supervise
 leave = os.setsid
 os.setsid = lambda: (time.sleep(0.2), leave())
-script.filter_output(["canary"])
+script.OutputFilter().begin(["canary"])
 print("a canary, and in its session", supervise.alive_in_session(os.getpid()))
 """
 
@@ -319,6 +319,22 @@ def test_a_password_that_does_not_open_is_told_and_the_script_does_not_begin(
     attempt = scripts.attempt()
     assert (attempt["code"], attempt["started"], attempt["retry_at"]) == ("INVALID_CREDENTIAL", None, None)
     assert message in attempt["error"]
+    assert not (scripts.directory / "began").exists()
+
+
+def test_a_password_that_does_not_open_is_explained_by_who_changed_what(scripts: Scripts) -> None:
+    """The process that opens it cannot ask the database; the daemon adds what history says."""
+    scripts.declare("#!/bin/sh\ntouch began\n")
+    scripts.seal(TOLD)
+    scripts.connection.execute("UPDATE dataflow.dataset SET port = 1 WHERE hostname = 'db7'")
+    scripts.arrive("1")
+    assert scripts.run() == 1
+    attempt = scripts.attempt()
+    assert attempt["code"] == "INVALID_CREDENTIAL"
+    assert "does not open for etl@db7:1/sales" in attempt["error"]
+    assert (
+        "changed since it was sealed: port of sales-db.orders from nothing to '1' on 20" in attempt["error"]
+    )
     assert not (scripts.directory / "began").exists()
 
 

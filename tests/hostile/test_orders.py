@@ -340,7 +340,8 @@ def test_what_stands_beside_an_allowed_host_does_not_change_it(column: str) -> N
             table_of(Dataset(name="raw", format="postgres", connection=there), ["localhost"]).login.conninfo()
         )
         assert login["host"] == "localhost"
-        assert set(login) <= {"host", "dbname", "user", "connect_timeout", "application_name"}
+        assert login["require_auth"] == "!password"
+        assert set(login) <= {"host", "dbname", "user", "connect_timeout", "application_name", "require_auth"}
 
 
 def test_a_script_gets_every_value_as_it_is_and_nothing_is_executed(outside: Path) -> None:

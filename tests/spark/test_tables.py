@@ -310,7 +310,7 @@ def test_a_password_opens_the_door_and_is_seen_by_the_server_alone(
     monkeypatch.setattr(secrets, "_ring", [])
     plain = warehouse.dataset("out", options={**BY_DAY, "partitions": 2, "partition_column": "id"})
     login = replace(plain.connection, username=ROLE)
-    bound = seal.Binding("out", login.username, login.hostname, login.database)
+    bound = seal.Binding("out", login.username, login.hostname, login.database, login.port)
 
     def sealed(password: str) -> Dataset:
         closed = seal.seal(password, key.public, bound)

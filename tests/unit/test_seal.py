@@ -6,7 +6,7 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -21,8 +21,10 @@ from dataflowd.runner import secrets
 if TYPE_CHECKING:
     from pathlib import Path
 
-BOUND = seal.Binding("orders", "etl", "db7", "sales")
+BOUND = seal.Binding("orders", "etl", "db7", "sales", 5433)
 KEYS = {suite: seal.generate(suite) for suite in seal.SUITES}
+# Release 0.1.0 has sealed "hunter-2" for the same dataset with the key of the bytes 0 to 31.
+WITHOUT_PORT = "dataflowd-sealed-v1.x25519.acfc31418dfc4a8f0e69309004f9e712.PU8AW6gatHmXsWPKQGKkAb8PYnleoKmHZ9ElCPbmI1ttEmSH7aS1QDUTFN3QzNAO4Ho5TJNEOI_hkLGWz9URNrdoHcncHAO-1_mIYAZTdsVLyreRjCynLbzqF47yf652NWfx1lkde2mG_-umNPMBog"
 PASSWORD = "s3cr'et $HOME\n\u00fc/"  # noqa: S105 - known to everybody
 
 
@@ -39,7 +41,7 @@ def key_file(path: Path, *lines: str) -> KeySource:
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_what_was_sealed_opens_again(key: seal.PrivateKey) -> None:
     sealed = seal.seal(PASSWORD, key.public, BOUND)
-    assert sealed.startswith(f"dataflowd-sealed-v1.{key.suite}.{key.public.keyid}.")
+    assert sealed.startswith(f"dataflowd-sealed-v2.{key.suite}.{key.public.keyid}.")
     assert PASSWORD not in sealed
     assert seal.seal(PASSWORD, key.public, BOUND) != sealed
     assert seal.unseal(sealed, ring(key), BOUND) == PASSWORD
@@ -50,23 +52,36 @@ def test_a_sealed_value_does_not_tell_how_long_the_password_is(key: seal.Private
     assert len(seal.seal("a", key.public, BOUND)) == len(seal.seal("a" * 60, key.public, BOUND))
 
 
-@pytest.mark.parametrize("column", ["datasetid", "username", "hostname", "database"])
+@pytest.mark.parametrize("column", ["datasetid", "username", "hostname", "database", "port"])
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_a_sealed_value_that_was_moved_does_not_open(key: seal.PrivateKey, column: str) -> None:
     sealed = seal.seal(PASSWORD, key.public, BOUND)
-    for other in ("other", ""):
+    others: list[Any] = [1, None] if column == "port" else ["other", ""]
+    for other in others:
         with pytest.raises(InvalidCredentialError, match="does not open"):
             seal.unseal(sealed, ring(key), replace(BOUND, **{column: other}))
 
 
-_parts = st.tuples(st.text(), *[st.none() | st.text()] * 3)
+def test_what_an_earlier_release_has_sealed_opens_and_cannot_pass_for_a_new_one() -> None:
+    key = seal.PrivateKey(seal.PLAIN, bytes(range(32)))
+    assert seal.unseal(WITHOUT_PORT, ring(key), BOUND) == "hunter-2"
+    assert not seal.binds_port(WITHOUT_PORT)
+    with pytest.raises(InvalidCredentialError, match="does not open for etl@evil:5433/sales"):
+        seal.unseal(WITHOUT_PORT, ring(key), replace(BOUND, hostname="evil"))
+    sealed = seal.seal(PASSWORD, key.public, BOUND)
+    assert seal.binds_port(sealed)
+    forged = sealed.replace(seal.FORMAT, seal.WITHOUT_PORT)
+    with pytest.raises(InvalidCredentialError, match="does not open"):
+        seal.unseal(forged, ring(key), BOUND)
+
+
+_parts = st.tuples(st.text(), *[st.none() | st.text()] * 3, st.none() | st.integers())
+_Parts = tuple[str, str | None, str | None, str | None, int | None]
 
 
 @given(_parts, _parts)
-def test_two_bindings_are_never_written_alike(
-    one: tuple[str, str | None, str | None, str | None], two: tuple[str, str | None, str | None, str | None]
-) -> None:
-    written = [seal.Binding(*parts).encoded("x25519", "id") for parts in (one, two)]
+def test_two_bindings_are_never_written_alike(one: _Parts, two: _Parts) -> None:
+    written = [seal.Binding(*parts).encoded(seal.FORMAT, "x25519", "id") for parts in (one, two)]
     assert (written[0] == written[1]) == (one == two)
 
 
@@ -146,7 +161,7 @@ def test_an_opened_password_is_masked_in_its_process_from_then_on(
     for name, value in secrets.offer(source).items():
         monkeypatch.setenv(name, value)
     sealed = seal.seal("hunter/2", key.public, BOUND)
-    connection = Connection(username="etl", hostname="db7", database="sales", encryptedpass=sealed)
+    connection = Connection(username="etl", hostname="db7", port=5433, database="sales", encryptedpass=sealed)
     dataset = Dataset(name="orders", connection=connection)
     assert secrets.password_of(Dataset(name="files")) is None
     assert masking.mask("it is hunter/2") == "it is hunter/2"
