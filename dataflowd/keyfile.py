@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from dataflowd import seal
+from dataflowd import private, seal
 from dataflowd.errors import InvalidCredentialError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def line(key: seal.PrivateKey, passphrase: str | None = None) -> str:
 def add(path: Path, lines: Iterable[str]) -> None:
     """Appends to the file, or makes it; after a crash it is as before or as after."""
     before = _from_file(path, is_credential=False) if path.exists() else NOTE
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private.passage(path.parent)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -15,6 +15,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dataflowd.runner import protection
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from subprocess import Popen
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 State = Literal["well", "stopped", "gone"]
 
 CONF_VARIABLE = "DATAFLOW_RUNNER_SPARK"
+SUBMIT_VARIABLE = (
+    "PYSPARK_SUBMIT_ARGS"  # of PySpark: the arguments of the spark-submit with which it starts its JVM
+)
 APPLICATION = "dataflowd runner"
 JVM_SECONDS = 30
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -83,7 +88,7 @@ def configuration(flow: Mapping[str, str], master: str, scratch: str, tag: str) 
     java = flow.get(JAVA_OPTIONS, "")
     return (
         DEFAULTS
-        | dict(flow)
+        | protection.applied(flow, master)
         | DEMANDED
         | _marks(flow, master, tag)
         | {
@@ -107,6 +112,7 @@ def _marks(flow: Mapping[str, str], master: str, tag: str) -> dict[str, str]:
 
 
 def start(conf: Mapping[str, str]) -> SparkSession:
+    """PySpark makes arguments of `conf`, which everybody on the host can read; a runner's comes in a file."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - this import and the start are the ten seconds
 
     for name in NOISY_LOGGERS:
@@ -115,6 +121,8 @@ def start(conf: Mapping[str, str]) -> SparkSession:
     for name, value in conf.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
+    # A Spark that job code starts in a process of its own is not to take this one's directories.
+    os.environ.pop(SUBMIT_VARIABLE, None)
     return session
 
 
