@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import stat
+import subprocess
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 
 from dataflowd.embedded import java, postgres
+from dataflowd.engine import command, runner
 from dataflowd.settings import Settings
 from tests.fix_daemon import eventually
 from tests.fix_postgres import reachable_directory
@@ -94,25 +96,25 @@ def test_a_run_in_the_foreground_keeps_its_log_as_closed(shop: Shop, run_ctl: Ru
 
 @needs_root
 @pytest.mark.parametrize("mask", UMASKS, ids=oct)
-def test_the_user_of_the_jobs_still_reaches_what_is_its_own(
-    shop: Shop, start_daemon: StartDaemon, mask: int
-) -> None:
-    shop.job("id -un; cd $(dirname $DATAFLOW_REPORT) && touch mine")
+def test_the_user_of_the_jobs_still_reaches_what_is_its_own(mask: int) -> None:
     # pytest's own directories are closed to that user.
-    with reachable_directory() as directory:
-        env = {"DATAFLOW_RUNNER_USER": OTHER_USER, "DATAFLOW_DATA_DIR": str(directory / "data")}
-        shop.flow = shop.flow.rename(directory / "shop.toml")
-        with umask(mask):
-            daemon = start_daemon(env=env | {"DATAFLOW_FLOWS": str(shop.flow)})
-        shop.ready("d1")
-        eventually(lambda: shop.outcomes() != [None] and shop.live() == 0)
-        assert daemon.stop() == 0
-        [log] = (directory / "data" / "log" / "work" / "d1").iterdir()
-        assert log.read_text(encoding="utf-8").strip() == OTHER_USER
-        assert shop.outcomes() == ["DONE"]
-        assert open_to_others(directory / "data" / "log") == []
-        assert mode(directory / "data" / "run") & 0o026 == 0
-        assert log.stat().st_uid == os.geteuid() != pwd.getpwnam(OTHER_USER).pw_uid
+    with reachable_directory() as directory, umask(mask):
+        settings = Settings(data_dir=directory / "data", runner_user=OTHER_USER)
+        with command._scratch(settings) as script, runner._place(settings) as (place, listener):
+            theirs = f"cd {script} && touch mine && cd {place} && touch mine && test -S socket && ! ls {place.parent}"
+            account = pwd.getpwnam(OTHER_USER)
+            subprocess.run(
+                ["/bin/sh", "-c", theirs],
+                user=account.pw_uid,
+                group=account.pw_gid,
+                extra_groups=[],
+                check=True,
+                stderr=subprocess.DEVNULL,
+            )
+            assert {mode(script), mode(place)} == {0o700}
+            listener.close()
+        assert mode(settings.data_dir / "run") & 0o026 == 0
+        assert_passage(settings.data_dir)
 
 
 @pytest.mark.parametrize("mask", UMASKS, ids=oct)
