@@ -2,22 +2,36 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-CONSTRAINTS := .ci/constraints.txt
+TOOLS := $(VENV)/tools
 NAME ?= all
 MINUTES ?= 10
 WORKERS ?= 2
 SEED ?=
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint $(CONSTRAINTS)
+OSV ?=
+# Whatever comes from outside is compared with the hashes in .ci/, which name all there is, and no build fetches anything itself.
+PIP := -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
+LOCKED := $(PIP) --require-hashes --requirement
+COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate
 
-.PHONY: help install test lint format demo example bench chaos lock clean
+.PHONY: help install tools test lint format demo example bench chaos lock audit release clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
-$(VENV)/installed: pyproject.toml $(CONSTRAINTS)
+$(VENV)/installed: pyproject.toml .ci/build.txt .ci/constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("dataflowd needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[embedded,connect,test,lint]'
+	$(BIN)/python $(LOCKED) .ci/build.txt
+	$(BIN)/python $(LOCKED) .ci/constraints.txt
+	$(BIN)/python $(PIP) --editable .
 	touch $@
+
+# Of their own: what they need is nothing for the environment that tests run in.
+$(TOOLS)/installed: .ci/release.txt
+	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python $(LOCKED) .ci/release.txt
+	touch $@
+
+tools: $(TOOLS)/installed
 
 install: $(VENV)/installed  ## .venv with everything that tests and the demo need
 
@@ -45,7 +59,6 @@ example: install ## run an example; NAME=migration, shell, cluster or weekend
 	$(BIN)/python examples/$(NAME)/run.py
 
 bench: install   ## measure; NAME=claim for one; all of them are kept in docs/, as README shows them
-	$(PIP) --editable '.[bench]'
 	$(BIN)/python -m tests.bench $(NAME) $(if $(filter all,$(NAME)),--keep docs)
 	$(if $(filter all,$(NAME)),$(BIN)/python -m tests.unit.test_readme)
 
@@ -53,9 +66,21 @@ chaos: install   ## let operations meet in every order; then break a real pipeli
 	$(BIN)/python -m tests.interleave $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.chaos --spark --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --report chaos-report.json
 
-lock: install    ## renew the constraints file from pyproject.toml
-	$(PIP) uv
-	$(BIN)/uv pip compile --quiet --universal --all-extras --no-emit-index-url --no-header --no-annotate --upgrade -o $(CONSTRAINTS) pyproject.toml
+lock: install tools ## renew the files of versions and hashes in .ci/ from pyproject.toml
+	$(COMPILE) --upgrade --all-extras -o .ci/constraints.txt pyproject.toml
+	$(COMPILE) --upgrade --constraint .ci/constraints.txt -o .ci/runtime.txt pyproject.toml
+	$(COMPILE) --upgrade --constraint .ci/constraints.txt --group build -o .ci/build.txt
+	$(COMPILE) --upgrade --constraint .ci/constraints.txt --group release -o .ci/release.txt
+
+audit: install tools ## look for known vulnerabilities of what we install; OSV=url for a database that is kept here
+	@$(BIN)/python .ci/audit.py $(TOOLS)/bin/pip-audit $(OSV)
+
+release: install tools ## sdist, wheel and SBOM (CycloneDX) of the runtime dependencies, in dist/
+	rm -rf dist
+	$(BIN)/hatchling build
+	sed 's/^dynamic = .*/version = "'$$($(BIN)/hatchling version)'"/' pyproject.toml > $(TOOLS)/pyproject.toml
+	$(TOOLS)/bin/cyclonedx-py requirements --pyproject $(TOOLS)/pyproject.toml --output-reproducible \
+		-o dist/dataflowd-$$($(BIN)/hatchling version).cdx.json .ci/runtime.txt
 
 clean:           ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Literal
 import psycopg
 from psycopg import conninfo
 
-from dataflowd import db, migrate, promise
+from dataflowd import db, migrate, private, promise
 from dataflowd.errors import DataflowError, InvalidCredentialError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class Finding:
 def examine(loaded: Loaded, *, spark: bool = True) -> Iterator[Finding]:
     settings = loaded.settings
     yield from _java_and_spark(settings, spark=spark)
+    yield from spark_network(settings)
     yield disk(settings.data_dir)
     yield from roots(settings)
     yield from flows(settings)
@@ -84,7 +85,8 @@ def disk(data_dir: Path) -> Finding:
 def roots(settings: Settings) -> Iterator[Finding]:
     if not settings.root:
         try:
-            Path(settings.effective_root).mkdir(parents=True, exist_ok=True)
+            private.passage(settings.data_dir)
+            Path(settings.effective_root).mkdir(exist_ok=True)
         except OSError as error:
             yield Finding(
                 "roots",
@@ -193,6 +195,28 @@ def spark_starts(environment: dict[str, str]) -> Finding:
     return Finding(
         "spark", "failed", f"Spark does not start: {_last_words(err)}", "run `python -m dataflowd.sparkprobe`"
     )
+
+
+def spark_network(settings: Settings) -> Iterator[Finding]:
+    """What others could do to a runner's Spark. A job that opens more than the host's configuration is named."""
+    import pyspark  # noqa: PLC0415 - which version it is
+
+    from dataflowd import flow  # noqa: PLC0415
+    from dataflowd.runner import protection  # noqa: PLC0415
+
+    if protection.is_local(settings.master):
+        yield Finding("spark_network", "ok", "Spark listens on loopback alone, and demands a secret")
+        return
+    found = dict.fromkeys(protection.openings(settings.master, {}, pyspark.__version__), "")
+    for path in settings.flows:
+        with suppress(DataflowError):  # what is wrong with a flow is said elsewhere
+            for name, job in flow.load(path, settings).jobs.items():
+                for opening in protection.openings(settings.master, job.spark, pyspark.__version__):
+                    found.setdefault(opening, f"job {name}: ")
+    for (detail, remedy), job_name in found.items():
+        yield Finding("spark_network", "warning", f"{job_name}{detail}", remedy)
+    if not found:
+        yield Finding("spark_network", "ok", "authenticated and encrypted, as far as this host configures it")
 
 
 def _end(probe: subprocess.Popen[str]) -> None:

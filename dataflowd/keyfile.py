@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from dataflowd import seal
+from dataflowd import private, seal
 from dataflowd.errors import InvalidCredentialError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def line(key: seal.PrivateKey, passphrase: str | None = None) -> str:
 def add(path: Path, lines: Iterable[str]) -> None:
     """Appends to the file, or makes it; after a crash it is as before or as after."""
     before = _from_file(path, is_credential=False) if path.exists() else NOTE
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private.passage(path.parent)
     replace(path, before + "".join(lines))
 
 

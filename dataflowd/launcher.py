@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import faulthandler
 from functools import partial
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import anyio
 from pydantic import ValidationError
 
-from dataflowd import account, daemon, db, log, migrate, settings
+from dataflowd import account, daemon, db, log, migrate, private, settings
 from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.compose import as_parameters, versions
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dataflowd.daemon.state import Wanted
     from dataflowd.engine import Engine
     from dataflowd.settings import Settings
+    from dataflowd.supervise import Echo
 
 FOREGROUND_MOST = 100
 
@@ -72,7 +73,7 @@ def run_wanted(
     declared: Declared,
     wanted: Wanted,
     told: Callable[[Attempt, Result], None],
-    echo: BinaryIO,
+    echo: Echo,
 ) -> None:
     """Runs what a person wants, here and now, as a daemon of its own that does nothing else."""
     log.configure(current)
@@ -93,7 +94,8 @@ def run_wanted(
     raise NotAllowedError(f"{FOREGROUND_MOST} runs are in the foreground already", "wait for some of them")
 
 
-def create(current: Settings, declared: Declared, echo: BinaryIO | None = None) -> Engine:
+def create(current: Settings, declared: Declared, echo: Echo | None = None) -> Engine:
+    private.passage(current.data_dir)
     match current.engine:
         case "noop":
             return NoopEngine()

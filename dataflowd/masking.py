@@ -28,7 +28,7 @@ _NAMED_VALUE = re.compile(
 )
 # C0, DEL and C1 controls; line and paragraph separators; marks that reorder the text around them.
 _UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\u061c\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 # Passwords that this process has opened, longest first: one may be a part of another. Shorter ones would mask words.
 _hidden: list[str] = []

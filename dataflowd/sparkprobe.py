@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import sys
 
+from dataflowd.runner import protection
+
 ROWS = 1000
 
 
 def main() -> None:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an import that fails is a finding too
 
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("dataflowd doctor")
-        .config("spark.ui.enabled", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    conf = protection.LOCAL | {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    builder = SparkSession.builder.master("local[1]").appName("dataflowd doctor")
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
     try:
         if session.range(ROWS).count() != ROWS:
             sys.exit("Spark counts wrongly")

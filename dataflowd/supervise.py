@@ -20,11 +20,11 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import anyio
 
-from dataflowd import launch, log
+from dataflowd import launch, log, private
 from dataflowd.masking import mask
 
 if TYPE_CHECKING:
@@ -66,11 +66,18 @@ class Exit:
         return f"killed by {self.signal}" if self.signal else f"exit status {self.code}"
 
 
+class Echo(Protocol):
+    """Where a person reads along."""
+
+    def write(self, data: bytes, /) -> object: ...
+    def flush(self) -> object: ...
+
+
 class Log:
     """A file of at most twice `limit` bytes: when it is full it becomes `<name>.1`, and a new one is begun."""
 
-    def __init__(self, path: Path | None, limit: int = LOG_BYTES, echo: BinaryIO | None = None) -> None:
-        self.echo = echo  # where a person reads along
+    def __init__(self, path: Path | None, limit: int = LOG_BYTES, echo: Echo | None = None) -> None:
+        self.echo = echo
         self.path = path
         self.limit = limit
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -96,8 +103,8 @@ class Log:
 
     def _open(self) -> None:
         if self.path is not None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab", buffering=0)
+            private.directory(self.path.parent)
+            self._file = private.append(self.path)
             self._size = os.fstat(self._file.fileno()).st_size
 
     def _shut(self) -> None:
@@ -232,7 +239,7 @@ def spawn(  # noqa: PLR0913 - a process has that many sides
     log_path: Path | None = None,
     log_bytes: int = LOG_BYTES,
     pass_fds: Sequence[int] = (),
-    echo: BinaryIO | None = None,
+    echo: Echo | None = None,
     user: str = "",
 ) -> Child:
     """Starts a child with exactly this environment. Await `wait` or `terminate` afterwards, whatever happens."""
@@ -308,7 +315,7 @@ def started_at(pid: int) -> float | None:
 
 def own_directory(parent: Path, prefix: str) -> Path:
     """A temporary directory (0700) whose name tells which process it belongs to: its pid and the tick of its start."""
-    parent.mkdir(parents=True, exist_ok=True)
+    private.directory(parent)
     return Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-{tick(os.getpid())}-", dir=parent))
 
 

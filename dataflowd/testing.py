@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from dataflowd import formats
 from dataflowd.formats import files
 from dataflowd.order import Chunk, Dataset, Input, Order, Output
-from dataflowd.runner import execute
+from dataflowd.runner import execute, protection
 from dataflowd.runner.explain import fault
 from dataflowd.runner.session import end
 from dataflowd.sdk.context import Context
@@ -203,7 +203,7 @@ def _started(cores: int, scratch: str) -> SparkSession:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_DIRS": f"{scratch}/local",
     }
-    conf = {
+    conf = protection.LOCAL | {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",

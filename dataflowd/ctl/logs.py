@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import socket
 import sys
 import time
@@ -12,7 +11,7 @@ import typer
 
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call
-from dataflowd.ctl.output import say
+from dataflowd.ctl.output import JobOutput, say
 from dataflowd.ctl.show import first_line
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def logs(  # noqa: PLR0913
     dataflowctl logs clean_orders 2026-01-31 --attempt 1
     """
     from dataflowd.ctl.setup import settings_of
-    from dataflowd.errors import NotFoundError
+    from dataflowd.errors import NotAllowedError, NotFoundError
 
     asked = call("attempts", jobid=job, dataid=dataid)
     found = ask(context, asked, explained=explained)
@@ -64,8 +63,22 @@ def logs(  # noqa: PLR0913
             f"its attempts are {numbers}" if found else f"`dataflowctl why {job} {dataid}` says why",
         )
     row = chosen[-1]
-    is_alive = row["status"] == "RUNNING"
     path = settings_of(context).effective_log_dir / job / dataid / f"{row['attempt']}.log"
+    try:
+        _show(context, job, dataid, path, row, follow=follow)
+    except PermissionError as error:
+        raise NotAllowedError(
+            f"{error.filename} is for the daemon's user and group alone",
+            "run this command as that user, or as a member of that group",
+        ) from None
+
+
+def _show(  # noqa: PLR0913 - an attempt has that many sides
+    context: typer.Context, job: str, dataid: str, path: Path, row: Row, *, follow: bool
+) -> None:
+    from dataflowd.errors import NotFoundError
+
+    is_alive = row["status"] == "RUNNING"
     if row["started"] is None and not is_alive and row["error"] and _is_here(row) and not _has_said(path):
         raise NotFoundError(
             f"attempt {row['number']} of {job} {dataid} said nothing: it ended before the job's code began, "
@@ -74,12 +87,14 @@ def logs(  # noqa: PLR0913
         )
     if not path.exists() and not (follow and is_alive and _is_here(row)):
         raise _missing(row, path, job, dataid)
+    shown = JobOutput(sys.stdout)
     if not (follow and is_alive):
         for block in _blocks(path):
-            _write(block)
+            shown.write(block)
+        shown.flush()
         return
     try:
-        _follow(context, path, job, dataid, row["number"])
+        _follow(context, path, job, dataid, row["number"], shown)
     except KeyboardInterrupt:
         return
 
@@ -114,27 +129,15 @@ def _blocks(path: Path, start: int = 0) -> Iterator[bytes]:
             yield block
 
 
-# A character may be cut by the end of a block.
-_terminal = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-
-
-def _write(block: bytes) -> None:
-    """Bytes as they are, for the job chose the encoding; but a terminal is not steered by them. Secrets were masked before."""
-    sys.stdout.flush()
-    if sys.stdout.isatty():
-        from dataflowd.masking import printable
-
-        block = printable(_terminal.decode(block), keep="\n\t").encode(errors="backslashreplace")
-    sys.stdout.buffer.write(block)
-    sys.stdout.buffer.flush()
-
-
-def _follow(context: typer.Context, path: Path, job: str, dataid: str, number: int) -> None:
+def _follow(  # noqa: PLR0913, PLR0917 - an attempt has that many sides
+    context: typer.Context, path: Path, job: str, dataid: str, number: int, shown: JobOutput
+) -> None:
     place, looks, ended = 0, 0, False
     while True:
         for block in _blocks(path, place) if path.exists() else ():
             place += len(block)
-            _write(block)
+            shown.write(block)
+        shown.flush()
         if ended:
             say(f"-- attempt {number} has ended: `dataflowctl why {job} {dataid}`")
             return

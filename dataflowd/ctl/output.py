@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import typer
 
-from dataflowd import __version__
+from dataflowd import __version__, private
 from dataflowd.errors import EXIT, DataflowError
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _COLOUR = re.compile(r"(\x1b\[(?:[012]|3[0-7])m)")
 def run(app: typer.Typer, name: str) -> int:
     """Runs a command line and returns its exit status; no traceback reaches a user unless it is asked for."""
     _open_missing_streams()
+    private.limit_umask()
     # A locale that lacks a character of a job's message shows it escaped and goes on.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -66,6 +68,29 @@ def say(line: str = "") -> None:
     parts = _COLOUR.split(line) if sys.stdout.isatty() else [line]
     parts[::2] = (printable(part, keep="\n\t") for part in parts[::2])
     sys.stdout.write("".join(parts) + "\n")
+
+
+class JobOutput:
+    """Where a person reads along what a job has printed: bytes as they are, for the job chose the encoding; but a terminal
+    is not steered by them. A character may be cut by the end of a block. Secrets were masked before.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def write(self, data: bytes) -> None:
+        from dataflowd.masking import printable
+
+        self._stream.flush()
+        if self._stream.isatty():
+            text = printable(self._decoder.decode(data), keep="\n\t")
+            # In the terminal's own encoding: parts of a character in UTF-8 are controls for a terminal that knows none.
+            data = text.encode(self._stream.encoding, "backslashreplace")
+        self._stream.buffer.write(data)
+
+    def flush(self) -> None:
+        self._stream.buffer.flush()
 
 
 def show_version(wanted: bool) -> None:

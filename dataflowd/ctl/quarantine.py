@@ -12,7 +12,7 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, connected, explain
 from dataflowd.ctl.keys import KEYS
-from dataflowd.ctl.output import columns, say
+from dataflowd.ctl.output import JobOutput, columns, say
 from dataflowd.ctl.show import as_json, cell, confirm, counted, first_line, moment, preview, table
 
 Item = Annotated[str, typer.Argument(metavar="ITEM", help="Key of the record in its chunk.")]
@@ -154,7 +154,7 @@ def export(  # noqa: PLR0913
     found = ask(context, asked, explained=explained)
     written = edited.text(found, chosen)
     if output is None:
-        sys.stdout.write(written)
+        JobOutput(sys.stdout).write(written.encode(errors="backslashreplace"))
     else:
         _write(output, written)
         say(

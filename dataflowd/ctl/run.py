@@ -15,7 +15,7 @@ import typer
 
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, connected, explain
-from dataflowd.ctl.output import say
+from dataflowd.ctl.output import JobOutput, say
 from dataflowd.ctl.setup import settings_of
 from dataflowd.ctl.show import as_json, cell, confirm, first_line
 
@@ -177,8 +177,7 @@ class _Foreground:
         from dataflowd import launcher
 
         settings, declared = _prepared(context, job, wanted.jobid)
-        echo = sys.stderr.buffer if self.json else sys.stdout.buffer
-        sys.stdout.flush()
+        echo = JobOutput(sys.stderr if self.json else sys.stdout)
         launcher.run_wanted(settings, declared, wanted, self.told, echo)
 
     def told(self, attempt: Attempt, result: Result) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, explain
-from dataflowd.ctl.output import mark, say
+from dataflowd.ctl.output import JobOutput, mark, say
 from dataflowd.ctl.setup import settings_of
 from dataflowd.ctl.show import as_json, counted, duration, preview, sign_of_life, size, table
 from dataflowd.errors import EXIT
@@ -78,6 +78,11 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
     found = ask(context, asked, explained=False)[0]["found"]
     wanted = Trial(share=sample, rows=rows, seed=seed, shown=shown)
     lines: list[str] = []
+    said = JobOutput(sys.stderr)
+
+    def tell(line: str) -> None:
+        said.write(f"{line}\n".encode(errors="backslashreplace"))
+        said.flush()
 
     async def run() -> Tried:
         return await trial.run(
@@ -85,7 +90,7 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
             flow,
             declared,
             lambda directory: trial.order(found, flows, job, dataid, wanted, settings, directory),
-            lines.append if json else _told,
+            lines.append if json else tell,
         )
 
     _only_errors()
@@ -103,10 +108,6 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
 def _exact(value: Any) -> Any:
     """Data is shown as it is, not rounded as figures about it are."""
     return repr(value) if isinstance(value, float) else value
-
-
-def _told(line: str) -> None:
-    sys.stderr.write(line + "\n")
 
 
 def _only_errors() -> None:

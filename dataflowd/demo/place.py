@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataflowd import withheld
+from dataflowd import private, withheld
 from dataflowd.embedded import postgres
 from dataflowd.errors import DataflowError, LockedError, NotAllowedError
 from dataflowd.settings import CONFIG_VARIABLE, ENV_PREFIX
@@ -161,7 +161,7 @@ def _make(directory: Path) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
-        path.chmod(0o755 if os.geteuid() == 0 else 0o700)
+        path.chmod(private.PASSAGE if os.geteuid() == 0 else private.CLOSED)
 
 
 @contextmanager

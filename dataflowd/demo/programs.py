@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dataflowd import launch
+from dataflowd import launch, private
 from dataflowd.errors import DataflowError
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ class Daemon:
 
 @contextmanager
 def daemon(log: Path) -> Iterator[Daemon]:
-    with log.open("wb") as output:
+    log.unlink(missing_ok=True)
+    with private.append(log) as output:
         process = subprocess.Popen(  # noqa: S603 - our own program, no shell
             [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), "", *DATAFLOWD, "run"],
             # Nobody looks at its port here, and another program may have it.

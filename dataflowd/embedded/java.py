@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from dataflowd import private
 from dataflowd.errors import EmbeddedError
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _write_program(path: Path, text: str) -> None:
     """Another process may be starting it at this moment: it sees the old one or the new one, and always a whole one."""
     if path.is_file() and path.read_text(encoding="utf-8") == text:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private.passage(path.parent)
     descriptor, unfinished = tempfile.mkstemp(dir=path.parent, prefix=".java-")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

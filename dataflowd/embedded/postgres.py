@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import conninfo
 
+from dataflowd import private
 from dataflowd.embedded import account, password
 from dataflowd.errors import EmbeddedError
 
@@ -429,7 +430,7 @@ def _make_base(base: Path, owner: Account) -> None:
     made = [path for path in base.parents if path.is_relative_to(existing) and path != existing]
     for path in reversed(made):
         path.mkdir(exist_ok=True)
-        path.chmod(0o755 if owner.is_other else 0o700)
+        path.chmod(private.PASSAGE if owner.is_other else private.CLOSED)
     _make_directory(base, owner)
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from dataflowd import log, supervise
+from dataflowd import log, private, supervise
 from dataflowd.engine import submit
 from dataflowd.leftovers import RUNNER
 from dataflowd.runner import session
@@ -41,6 +41,7 @@ QUIET_SECONDS = 30.0
 POLL_SECONDS = 5.0
 STARTS = 5
 MOST_SECONDS = 1800.0
+READABLE = 0o644
 UNUSED_SECONDS = 30 * 24 * 3600
 
 _log = log.logger(__name__)
@@ -85,13 +86,14 @@ async def learn(
 async def make(settings: Settings, java: Java) -> None:
     began = time.monotonic()
     path = archive(settings, java)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    directory = supervise.own_directory(settings.data_dir / "run", RUNNER)
+    private.passage(path.parent)
+    directory = supervise.own_directory(private.spool(settings), RUNNER)
     unfinished = path.with_name(f".{directory.name}")
     try:
         ended = await _train(settings, java, directory)
         if ended.code == 0:
             shutil.move(directory / ARCHIVE, unfinished)
+            unfinished.chmod(READABLE)  # also where another user runs the jobs
             unfinished.replace(path)
             _log.info("classes.archived", path=str(path), seconds=round(time.monotonic() - began, 1))
             _forget_unused(path.parent)
@@ -106,7 +108,7 @@ async def _train(settings: Settings, java: Java, directory: Path) -> supervise.E
     """By this daemon's own account: job code has no part in it, and must not be able to change what comes of it."""
     child = supervise.spawn(
         [sys.executable, "-m", TRAINING, str(directory / ARCHIVE)],
-        env=submit.environment({}, {"JAVA_HOME": str(java.home)}, directory, ""),
+        env=submit.environment("local", {}, {"JAVA_HOME": str(java.home)}, directory, ""),
         cwd=directory,
         log_path=settings.effective_log_dir / "runners" / f"{directory.name}.log",
     )

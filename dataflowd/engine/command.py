@@ -17,12 +17,12 @@ import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 
-from dataflowd import account, leftovers, lent_key, supervise
+from dataflowd import account, leftovers, lent_key, private, supervise
 from dataflowd.attempt import done, failed, returned
 from dataflowd.embedded import java
 from dataflowd.engine import submit
@@ -62,9 +62,9 @@ class Program:
 
 class CommandEngine:
     def __init__(
-        self, settings: Settings, declared: Declared, orders: Orders, echo: BinaryIO | None = None
+        self, settings: Settings, declared: Declared, orders: Orders, echo: supervise.Echo | None = None
     ) -> None:
-        self._echo = echo  # where a person reads along
+        self._echo = echo
         self._settings = settings
         self._declared = declared
         self._orders = orders
@@ -117,7 +117,7 @@ class CommandEngine:
             return Program((), tuple(job.code), inherited | account.environment(self._settings.runner_user))
         user, master = self._settings.runner_user, self._settings.master
         if session.is_connect(master):
-            env = submit.environment(job.spark, {}, directory, user)
+            env = submit.environment(master, job.spark, {}, directory, user)
             before = submit.client_words(job.code)[: -len(job.code)]
             return Program(before, tuple(job.code), env | {"SPARK_REMOTE": master})
         conf = session.configuration(job.spark, master, str(directory), tag)
@@ -125,7 +125,7 @@ class CommandEngine:
         return Program(
             submit.words(conf | {"spark.app.name": job.name}, directory, user),
             tuple(job.code),
-            submit.environment(job.spark, found, directory, user),
+            submit.environment(master, job.spark, found, directory, user),
         )
 
     async def _execute(
@@ -264,7 +264,7 @@ def _pipe() -> Iterator[tuple[Any, Any]]:
 @contextmanager
 def _scratch(settings: Settings) -> Iterator[Path]:
     """A directory of the attempt's own, gone with it."""
-    directory = supervise.own_directory(settings.data_dir / "run", leftovers.COMMAND)
+    directory = supervise.own_directory(private.spool(settings), leftovers.COMMAND)
     try:
         account.give(directory, settings.runner_user)
         yield directory

@@ -14,6 +14,7 @@ import hmac
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from dataflowd import account, log, supervise
+from dataflowd import account, log, private, supervise
 from dataflowd.engine import submit
 from dataflowd.keyfile import KeySource
 from dataflowd.leftovers import RUNNER
@@ -318,7 +319,7 @@ def _place(settings: Settings) -> Iterator[tuple[Path, socket.socket]]:
 
 def _directory(settings: Settings) -> Path:
     """In the data directory, unless a socket's path would be too long there."""
-    parent = settings.data_dir / "run"
+    parent = private.spool(settings)
     if len(os.fsencode(parent)) + len(f"/{RUNNER}-1234567-12345678901-12345678/socket") > SOCKET_PATH_BYTES:
         parent = Path(tempfile.gettempdir())
     return supervise.own_directory(parent, RUNNER)
@@ -342,10 +343,14 @@ def _command(  # noqa: PLR0913, PLR0917 - a process has that many sides
 ) -> tuple[list[str], dict[str, str]]:
     """Nothing of the daemon's environment is inherited but what is named: its DSN is there, and job code would see it."""
     conf = session.configuration(spark, settings.master, str(directory), f"dataflowd-{directory.name}")
-    env = submit.environment(spark, variables, directory, settings.runner_user)
+    env = submit.environment(settings.master, spark, variables, directory, settings.runner_user)
     env |= {wire.SOCKET_VARIABLE: str(directory / "socket"), wire.TOKEN_VARIABLE: token}
     keys = lend(KeySource.of(settings), directory, settings.runner_user)
     env |= credentials.offer(keys, settings.cleartext_hosts)
-    if reuse > 1 or session.is_connect(settings.master):
-        return [sys.executable, "-m", "dataflowd.runner"], env | {session.CONF_VARIABLE: json.dumps(conf)}
-    return [*submit.words(conf, directory, settings.runner_user), submitted.__file__], env
+    warm = [sys.executable, "-m", "dataflowd.runner"]
+    if session.is_connect(settings.master):
+        return warm, env | {session.CONF_VARIABLE: json.dumps(conf)}
+    words = submit.words(conf, directory, settings.runner_user)
+    if reuse > 1:
+        return warm, env | {session.SUBMIT_VARIABLE: shlex.join([*words[1:], "pyspark-shell"])}
+    return [*words, submitted.__file__], env

@@ -1,7 +1,7 @@
 """What `spark-submit` is given: for a runner of `reuse = 1`, and for a `spark_submit` job, whose script knows nothing of us.
 
 The configuration travels in a file of the attempt's own directory and never as arguments, which everybody on the host
-can read. The environment is given whole: nothing of the daemon's own is inherited but what is named.
+can read; so does that of a warm runner, whose PySpark calls spark-submit. The environment is given whole: nothing of the daemon's own is inherited but what is named.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dataflowd import account
 from dataflowd.errors import NotAllowedError
+from dataflowd.runner import protection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,14 +36,17 @@ INHERITED = (
 
 
 def words(conf: Mapping[str, str], directory: Path, user: str) -> tuple[str, ...]:
-    """The command up to the application; `directory` is private to the user who runs jobs, and gone with the process."""
+    """The command up to the application; `directory` is private to the user who runs jobs, and gone with the process.
+
+    What the host's spark-defaults.conf says stands behind it: the secret of a cluster is nothing for a flow file.
+    """
     import pyspark  # noqa: PLC0415 - where it lies is all that is asked
 
     properties = directory / "spark.properties"
     text = "".join(f"{name} {_escaped(value)}\n" for name, value in conf.items())
     account.write(properties, text, user)
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    return str(program), "--properties-file", str(properties)
+    return str(program), "--load-spark-defaults", "--properties-file", str(properties)
 
 
 def client_words(application: Sequence[str]) -> tuple[str, ...]:
@@ -56,13 +60,14 @@ def client_words(application: Sequence[str]) -> tuple[str, ...]:
 
 
 def environment(
-    spark: Mapping[str, str], java: Mapping[str, str], directory: Path, user: str
+    master: str, spark: Mapping[str, str], java: Mapping[str, str], directory: Path, user: str
 ) -> dict[str, str]:
     inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     return (
         inherited
         | dict(java)
         | account.environment(user)
+        | protection.variables(master)
         | {
             "TMPDIR": str(directory),
             # That of the executors: a cluster may have it elsewhere.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataflowd.formats import foreign_types
+from dataflowd.runner import protection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 State = Literal["well", "stopped", "gone"]
 
 CONF_VARIABLE = "DATAFLOW_RUNNER_SPARK"
+SUBMIT_VARIABLE = (
+    "PYSPARK_SUBMIT_ARGS"  # of PySpark: the arguments of the spark-submit with which it starts its JVM
+)
 APPLICATION = "dataflowd runner"
 JVM_SECONDS = 30
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -85,7 +89,7 @@ def configuration(flow: Mapping[str, str], master: str, scratch: str, tag: str) 
     java = flow.get(JAVA_OPTIONS, "")
     return (
         DEFAULTS
-        | dict(flow)
+        | protection.applied(flow, master)
         | DEMANDED
         | _marks(flow, master, tag)
         | {
@@ -109,6 +113,7 @@ def _marks(flow: Mapping[str, str], master: str, tag: str) -> dict[str, str]:
 
 
 def start(conf: Mapping[str, str]) -> SparkSession:
+    """PySpark makes arguments of `conf`, which everybody on the host can read; a runner's comes in a file."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - this import and the start are the ten seconds
 
     for name in NOISY_LOGGERS:
@@ -118,6 +123,8 @@ def start(conf: Mapping[str, str]) -> SparkSession:
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     foreign_types.guard()
+    # A Spark that job code starts in a process of its own is not to take this one's directories.
+    os.environ.pop(SUBMIT_VARIABLE, None)
     return session
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import RunCtl, Server
 
-HOST_CHECKS = ["java", "spark", "disk", "roots"]
+HOST_CHECKS = ["java", "spark", "spark_network", "disk", "roots"]
 DATABASE_CHECKS = ["postgres", "tls", "schema", "roles", "clock", "listen"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from dataflowd import flow
-from dataflowd.ctl import logs, output, show
+from dataflowd.ctl import output, show
 from dataflowd.errors import EXIT
 from dataflowd.flow.mistakes import FlowMistakesError
 from dataflowd.names import DATAID, NAME
@@ -135,9 +135,10 @@ def test_only_our_own_colours_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) 
     tty.setraw(theirs)
     with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w", encoding="utf-8") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
+        job_output = output.JobOutput(terminal)
         for text in (text for text in _storable() if len(text) < 500):
             output.say(output.bold("ours") + " " + show.cell(text))
-            logs._write(text.encode() + b"\n")
+            job_output.write(text.encode() + b"\n")
             output.say("end")
             terminal.flush()
             shown = b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import stat
 import sys
 from typing import TYPE_CHECKING
@@ -31,10 +32,10 @@ def submitted(master: str, directory: Path, spark: dict[str, str]) -> tuple[dict
     """Configuration and environment of a runner of `reuse = 1`."""
     argv, env = _command(1, Settings(data_dir=directory, master=master), spark, JAVA, directory, "once")
     assert argv[0].endswith("/bin/spark-submit")
-    assert argv[1] == "--properties-file"
-    assert argv[3].endswith("/runner/submitted.py")
+    assert argv[1:3] == ["--load-spark-defaults", "--properties-file"]
+    assert argv[4].endswith("/runner/submitted.py")
     assert "once" not in argv
-    return properties(argv[2]), env
+    return properties(argv[3]), env
 
 
 def test_yarn_runs_the_driver_here_and_finds_the_application_by_its_tag(
@@ -72,7 +73,13 @@ def test_a_warm_runner_gets_the_same_without_spark_submit(tmp_path: Path) -> Non
         200, Settings(data_dir=tmp_path, master="yarn"), {"spark.yarn.queue": "night"}, JAVA, tmp_path, "once"
     )
     assert argv == [sys.executable, "-m", "dataflowd.runner"]
-    conf = json.loads(env[session.CONF_VARIABLE])
+    defaults, option, path, application = shlex.split(env[session.SUBMIT_VARIABLE])
+    assert (defaults, option, application) == (
+        "--load-spark-defaults",
+        "--properties-file",
+        "pyspark-shell",
+    )
+    conf = properties(path)
     assert (conf["spark.master"], conf["spark.yarn.queue"]) == ("yarn", "night")
     assert conf["spark.local.dir"] == f"{tmp_path}/local"
 

@@ -1,0 +1,133 @@
+"""Who may speak to a runner's Spark: where it listens, whom it answers, and what is encrypted.
+
+With a local master nobody but the runner has a reason to: Spark listens on loopback alone and demands a secret. Spark
+itself draws that secret for each application and keeps it in the memory of the JVM, so that no file, argument, variable
+or page shows it. YARN and Kubernetes draw one too and hand it to the executors; there authentication and encryption are
+the default, which a flow or the host's spark-defaults.conf may change. The secret of a standalone cluster is the
+cluster's own: it comes from spark-defaults.conf. A Connect server is protected by whoever runs it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LOOPBACK = "127.0.0.1"
+AUTHENTICATE = "spark.authenticate"
+ENCRYPT = "spark.network.crypto.enabled"
+TLS = "spark.ssl.rpc.enabled"
+ENCRYPT_DISK = "spark.io.encryption.enabled"
+LOCAL = {
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.driver.host": LOOPBACK,
+    # Of a Connect server that a flow may start inside its runner.
+    "spark.connect.grpc.binding.address": LOOPBACK,
+    AUTHENTICATE: "true",
+}
+CLUSTER = {AUTHENTICATE: "true", ENCRYPT: "true", ENCRYPT_DISK: "true"}
+# These send a file or a jar of an application to whoever asks for it, authenticated or not.
+LEAKING_VERSIONS = ("4.2.0", "4.3.0")
+HERE = ("localhost", LOOPBACK, "::1")
+
+_PROPERTY = re.compile(r"\s*(?P<name>[^\s=:#!][^\s=:]*)\s*[=:\s]\s*(?P<value>.*?)\s*")
+
+
+def is_local(master: str) -> bool:
+    """Driver and executors are one process. `local-cluster[...]` starts others."""
+    return master == "local" or master.startswith("local[")
+
+
+def applied(flow: Mapping[str, str], master: str) -> dict[str, str]:
+    """The flow's configuration with what protects Spark."""
+    if is_local(master):
+        # A secret of the flow's would take the place of the one that Spark draws.
+        own = {name: value for name, value in flow.items() if not name.startswith(f"{AUTHENTICATE}.")}
+        return own | LOCAL
+    return _defaults(flow, master) | dict(flow)
+
+
+def variables(master: str) -> dict[str, str]:
+    """Spark's UI, where a flow asks for it, listens where this variable says."""
+    return {"SPARK_LOCAL_IP": LOOPBACK} if is_local(master) else {}
+
+
+def host_defaults() -> dict[str, str]:
+    """What spark-defaults.conf of this host says. Spark reads it itself; here it is only looked at."""
+    try:
+        lines = (_conf_directory() / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return {}
+    return {found["name"]: found["value"] for found in map(_PROPERTY.fullmatch, lines) if found}
+
+
+def openings(master: str, flow: Mapping[str, str], version: str) -> Iterator[tuple[str, str]]:
+    """What is open with this master, each with its remedy."""
+    if urlsplit(master).scheme == "sc":
+        yield from _connect_openings(master)
+    elif not is_local(master):
+        yield from _cluster_openings(master, flow, version)
+
+
+def _cluster_openings(master: str, flow: Mapping[str, str], version: str) -> Iterator[tuple[str, str]]:
+    conf = host_defaults() | applied(flow, master)
+    place = _conf_directory() / "spark-defaults.conf"
+    if not _is_on(conf, AUTHENTICATE):
+        secret = "" if _draws_secret(master) else f" and the cluster's {AUTHENTICATE}.secret"
+        yield (
+            "driver and executors obey whoever reaches their ports: no authentication",
+            f"set {AUTHENTICATE} true{secret} in {place}, and the same in the cluster",
+        )
+    elif version in LEAKING_VERSIONS:
+        yield (
+            f"Spark {version} sends files and jars of a running application to whoever asks",
+            "use Spark 4.2.1, or a later one than 4.3.0",
+        )
+    if not (_is_on(conf, ENCRYPT) or _is_on(conf, TLS)):
+        yield (
+            "what driver and executors send each other is not encrypted",
+            f"set {ENCRYPT} true in {place}, and the same in the cluster",
+        )
+    if not _is_on(conf, ENCRYPT_DISK):
+        yield (
+            "shuffle and spill files of the executors are not encrypted",
+            f"set {ENCRYPT_DISK} true in {place}",
+        )
+
+
+def _connect_openings(master: str) -> Iterator[tuple[str, str]]:
+    found = urlsplit(master)
+    parameters = dict(part.partition("=")[::2] for part in found.path.lstrip("/").split(";"))
+    if found.hostname in HERE or parameters.get("use_ssl") == "true" or "token" in parameters:
+        return
+    yield (
+        "the connection to the Connect server is neither encrypted nor authenticated",
+        "put TLS before the server, and ;use_ssl=true;token=... behind the master's address",
+    )
+
+
+def _defaults(flow: Mapping[str, str], master: str) -> dict[str, str]:
+    """Spark refuses encryption without authentication: who switches that off has none of the rest either."""
+    said = host_defaults() | dict(flow)
+    if not _draws_secret(master) or not _is_on({AUTHENTICATE: "true"} | said, AUTHENTICATE):
+        return {}
+    return {name: value for name, value in CLUSTER.items() if name not in said}
+
+
+def _draws_secret(master: str) -> bool:
+    return master == "yarn" or master.startswith("k8s://")
+
+
+def _is_on(conf: Mapping[str, str], name: str) -> bool:
+    return conf.get(name, "false").strip().lower() == "true"
+
+
+def _conf_directory() -> Path:
+    import pyspark  # noqa: PLC0415 - where it lies is all that is asked
+
+    return Path(os.environ.get("SPARK_CONF_DIR") or Path(pyspark.__file__).parent / "conf")

@@ -1,0 +1,114 @@
+"""Somebody between us and the package index, who hands out other files under the names and versions that we ask for."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import dataflowd
+
+CHECKOUT = Path(dataflowd.__file__).resolve().parent.parent
+LOCKS = ("build.txt", "constraints.txt", "release.txt", "runtime.txt")
+PATIENCE_SECONDS = 300.0
+OWN = "dataflowd"
+
+
+def pinned(name: str) -> dict[Requirement, list[str]]:
+    """The requirements of a file of hashes, each with its hashes."""
+    text = (CHECKOUT / ".ci" / name).read_text(encoding="utf-8").replace("\\\n", " ")
+    found = {}
+    for line in filter(None, text.splitlines()):
+        requirement, *hashes = re.split(r"\s+--hash=", line)
+        found[Requirement(requirement)] = [each.strip() for each in hashes]
+    return found
+
+
+def versions(name: str) -> dict[str, str]:
+    """Those that are for this Python and this platform."""
+    return {
+        canonicalize_name(each.name): str(each.specifier)
+        for each in pinned(name)
+        if each.marker is None or each.marker.evaluate()
+    }
+
+
+def needed(name: str, extra: str = "") -> set[str]:
+    """What an installed package needs, and what that needs."""
+    found: set[str] = set()
+    todo = [Requirement(f"{name}[{extra}]" if extra else name)]
+    seen = set()
+    while todo:
+        asked = todo.pop()
+        key = (canonicalize_name(asked.name), frozenset(asked.extras))
+        if key in seen:
+            continue
+        seen.add(key)
+        found.add(key[0])
+        for line in metadata.requires(asked.name) or []:
+            each = Requirement(line)
+            extras = [{"extra": extra} for extra in ("", *asked.extras)]
+            if each.marker is None or any(each.marker.evaluate(extra) for extra in extras):
+                todo.append(each)
+    return found - {canonicalize_name(name)}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_pinned_version_has_hashes(name: str) -> None:
+    found = pinned(name)
+    assert found
+    assert [str(each) for each, hashes in found.items() if not hashes] == []
+    assert {each.partition(":")[0] for hashes in found.values() for each in hashes} == {"sha256"}
+    assert [str(each) for each in found if not str(each.specifier).startswith("==")] == []
+
+
+def test_the_bill_of_materials_is_made_of_what_an_installation_needs_and_of_nothing_else() -> None:
+    """`make release` makes it of this file."""
+    assert set(versions("runtime.txt")) == needed(OWN)
+    installed = {name: f"=={metadata.version(name)}" for name in needed(OWN)}
+    assert versions("runtime.txt") == installed
+    assert versions("runtime.txt").items() <= versions("constraints.txt").items()
+
+
+def test_a_file_that_is_not_the_one_we_know_is_not_installed(tmp_path: Path) -> None:
+    checkout, index = tmp_path / "checkout", tmp_path / "index"
+    index.mkdir()
+    shutil.copytree(CHECKOUT / ".ci", checkout / ".ci")
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(CHECKOUT / name, checkout)
+    marker = tmp_path / "attacker-was-here"
+    for requirement in {**pinned("build.txt"), **pinned("constraints.txt")}:
+        name, version = requirement.name.replace("-", "_"), str(requirement.specifier).removeprefix("==")
+        about = f"{name}-{version}.dist-info"
+        with zipfile.ZipFile(index / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{name}.pth", f"import pathlib; pathlib.Path({str(marker)!r}).touch()\n")
+            wheel.writestr(
+                f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {requirement.name}\nVersion: {version}\n"
+            )
+            wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{about}/RECORD", "")
+    made = subprocess.run(
+        ["make", "install", f"PYTHON={sys.executable}"],
+        cwd=checkout,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(index),
+            "HOME": str(tmp_path),
+        },
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert made.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in made.stderr
+    assert not marker.exists()
