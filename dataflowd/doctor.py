@@ -25,7 +25,7 @@ import psycopg
 from psycopg import conninfo
 
 from dataflowd import db, migrate, private, promise
-from dataflowd.errors import DataflowError, InvalidCredentialError
+from dataflowd.errors import DataflowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -235,6 +235,8 @@ def _last_words(text: str) -> str:
 
 
 def database(settings: Settings) -> Iterator[Finding]:
+    from dataflowd import doctor_keys  # noqa: PLC0415 - it imports this module
+
     with ExitStack() as stack:
         try:
             connection = stack.enter_context(db.connect(settings, "dataflowd doctor"))
@@ -252,84 +254,7 @@ def database(settings: Settings) -> Iterator[Finding]:
                 yield Finding(check.__name__.removeprefix("_"), "failed", error.message, error.remedy)
         yield _listen(settings, connection)
         with suppress(psycopg.Error):  # what is wrong with the schema was said above
-            yield from _credentials(settings, connection)
-
-
-def _credentials(settings: Settings, connection: psycopg.Connection) -> Iterator[Finding]:
-    """Opens every sealed password, as a job would; nothing is said where none is sealed."""
-    from dataflowd.keyfile import KeySource  # noqa: PLC0415 - cryptography is needed only here
-    from dataflowd.seal import WITHOUT_PORT, Binding, unseal  # noqa: PLC0415
-
-    yield from _pinned(settings, connection)
-    sealed = connection.execute(db.query("credentials")).fetchall()
-    if not sealed:
-        return
-    try:
-        ring = KeySource.of(settings).ring()
-    except InvalidCredentialError as error:
-        yield Finding("key", "failed", f"{error.code}: {error.message}", error.remedy)
-        return
-    is_right = True
-    for *bound, value in sealed:
-        try:
-            unseal(value, ring, Binding(*bound))
-        except InvalidCredentialError as error:
-            is_right = False
-            said = ", ".join(filter(None, (error.message, _changed(connection, bound[0]))))
-            yield Finding("key", "failed", f"{error.code}: {said}", error.remedy)
-    if is_right:
-        yield Finding("key", "ok", f"opens the passwords of {len(sealed)} datasets")
-    unbound = [bound[0] for *bound, value in sealed if value.startswith(f"{WITHOUT_PORT}.")]
-    if unbound:
-        yield Finding(
-            "key",
-            "warning",
-            f"the passwords of {', '.join(unbound)} open for any port of their host: an earlier release has sealed them",
-            "when every host runs this release: dataflowctl key rotate",
-        )
-
-
-def _pinned(settings: Settings, connection: psycopg.Connection) -> Iterator[Finding]:
-    """Whether a key that somebody slips into the database would be noticed; nothing is said where there is none."""
-    from dataflowd import known_keys  # noqa: PLC0415
-
-    offered = [str(row[0]) for row in connection.execute(db.query("keys"), {"every": False}) if row[-1]]
-    if not offered or set(offered) <= set(settings.trusted_keys):
-        return
-    if settings.trusted_keys:
-        yield Finding(
-            "key",
-            "failed",
-            f"the database offers the key {offered[0]}, which is none of the trusted_keys",
-            "seal nothing; ask who has made it, and add it to trusted_keys only if it is right",
-        )
-        return
-    try:
-        remembered = known_keys.of(connection).keyid
-    except InvalidCredentialError as error:
-        yield Finding("key", "warning", error.message, error.remedy)
-        return
-    if remembered is None:
-        yield Finding(
-            "key",
-            "warning",
-            f"nothing says here that the key {offered[0]}, which the database offers to seal with, is the right one",
-            "compare it with the key file of the host that runs the jobs, then name it in the setting trusted_keys",
-        )
-    elif remembered not in offered:
-        yield Finding(
-            "key",
-            "warning",
-            f"the database offers the key {offered[0]}, and this user knows {remembered}: it was rotated, or exchanged",
-            f"ask who runs the jobs; if it is right: dataflowctl seal DATASET --key {offered[0]}",
-        )
-
-
-def _changed(connection: psycopg.Connection, datasetid: str) -> str:
-    from dataflowd.connection_changes import Change, told  # noqa: PLC0415
-
-    rows = connection.execute(db.query("connection_changes"), {"datasetid": datasetid, "jobid": None})
-    return told([Change(*row) for row in rows])
+            yield from doctor_keys.examine(settings, connection)
 
 
 def _server(connection: psycopg.Connection) -> Finding:

@@ -48,6 +48,7 @@ class KnownKeys:
     def remember(self, keyid: str) -> None:
         """Raises InvalidCredentialError where it cannot be written."""
         try:
+            _require_own(self.path.parent)
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with _locked(self.path.parent):
                 known = self._all() | {self.database: keyid}
@@ -120,16 +121,22 @@ def _unusable(path: Path, why: str) -> InvalidCredentialError:
     )
 
 
+def _require_own(directory: Path) -> None:
+    """Where it is still to be made, the directory above it counts: sudo may have left another user's home."""
+    found = next(path for path in (directory, *directory.parents) if path.exists())
+    there = found.stat()
+    is_shared = there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX
+    if there.st_uid not in {0, os.geteuid()} or is_shared:
+        raise InvalidCredentialError(
+            f"{found} belongs to another user, or can be changed by everybody: keys cannot be remembered there",
+            "let XDG_CONFIG_HOME name a directory of this user, or use sudo with -H",
+        )
+
+
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        found = os.fstat(handle)
-        if found.st_uid not in {0, os.geteuid()} or found.st_mode & stat.S_IWOTH:
-            raise InvalidCredentialError(
-                f"{directory} belongs to another user, or can be changed by everybody",
-                "let XDG_CONFIG_HOME name a directory of this user; with sudo use -H",
-            )
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:

@@ -8,6 +8,7 @@ Rotation goes one dataset at a time and can be repeated: what is sealed with the
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -261,16 +262,25 @@ def _require_own(
     confirmed: str | None,
 ) -> PublicKey:
     """The key to rotate to. The database may have been written to by anybody: it is one whose private half is here."""
-    from dataflowd.seal import keyid_of
-
     key = sealing_key.offered(connection)
     sealing_key.require_confirmed(key, confirmed)
     sealing_key.require_trusted(key.keyid, settings)
     sealing_key.require_held(key, ring)
     if confirmed is None:
-        used = [keyid_of(row["encryptedpass"]) for row in rows]
-        sealing_key.require_newest(connection, key, ring, used)
+        sealing_key.require_newest(connection, key, ring, _used(rows))
     return key
+
+
+def _used(rows: list[dict[str, Any]]) -> list[str]:
+    """The keys of what is sealed; a value that is none is told when it is its turn."""
+    from dataflowd.errors import InvalidCredentialError
+    from dataflowd.seal import keyid_of
+
+    found = []
+    for row in rows:
+        with suppress(InvalidCredentialError):
+            found.append(keyid_of(row["encryptedpass"]))
+    return found
 
 
 def _require_new_is_trusted(settings: Settings) -> None:
@@ -308,10 +318,14 @@ def _made(
 
 
 def _waiting(connection: psycopg.Connection, source: KeySource, suite: str) -> PrivateKey | None:
-    """A key that is in the file and not in the database: whoever made it did not come to the end."""
+    """The last key of the file, if nothing knows it: whoever made it did not come to the end.
+
+    A key that was in use is none, although the database may have lost it: it would come back as a new one.
+    """
+    *_, newest = source.ring(_asked).values()
     known = {row["keyid"] for row in call("keys", every=True).send(connection)}
-    ring = source.ring(_asked)
-    return next((key for keyid, key in ring.items() if keyid not in known and key.suite == suite), None)
+    known |= {sealing_key.remembered(connection), *_used(call("credentials").send(connection))}
+    return newest if newest.suite == suite and newest.public.keyid not in known else None
 
 
 def _resealed(

@@ -56,10 +56,10 @@ def accepted(connection: psycopg.Connection, settings: Settings, confirmed: str 
     held = _held(settings)
     is_sure = confirmed is not None or key.keyid in held
     known = _known_keys(connection, is_sure=is_sure)
-    if known is None or (remembered := known.keyid) == key.keyid:
+    if known is None or (before := known.keyid) == key.keyid:
         return key
     if confirmed is None:
-        _require_expected(key, known, remembered, held)
+        _require_expected(key, known, before, held)
     _remember(known, key.keyid, is_sure=is_sure)
     return key
 
@@ -95,16 +95,20 @@ def require_newest(connection: psycopg.Connection, key: PublicKey, ring: Ring, u
     """Rotation goes forward: a key that was given up, because it leaked perhaps, must not come back by the database's word."""
     from dataflowd.errors import InvalidCredentialError
 
-    known = _known_keys(connection, is_sure=True)
-    remembered = known.keyid if known else None
     order = list(ring)  # as they were added to the file
-    newer = [one for one in (remembered, *used) if one in order[order.index(key.keyid) + 1 :]]
+    newer = [one for one in (remembered(connection), *used) if one in order[order.index(key.keyid) + 1 :]]
     if newer:
         raise InvalidCredentialError(
             f"the database offers the key {key.keyid}, which is older than the key {newer[0]} in use",
             "find out who made it current again; if that is intended, confirm it: "
             f"dataflowctl key rotate --key {key.keyid}",
         )
+
+
+def remembered(connection: psycopg.Connection) -> str | None:
+    """The key that this user has used before."""
+    known = _known_keys(connection, is_sure=True)
+    return known.keyid if known else None
 
 
 def remember_own(connection: psycopg.Connection, keyid: str, settings: Settings) -> None:
@@ -125,11 +129,11 @@ def require_confirmed(key: PublicKey, confirmed: str | None) -> None:
         )
 
 
-def _require_expected(key: PublicKey, known: KnownKeys, remembered: str | None, held: list[str]) -> None:
+def _require_expected(key: PublicKey, known: KnownKeys, before: str | None, held: list[str]) -> None:
     from dataflowd.errors import InvalidCredentialError
 
-    if remembered is not None:
-        message = f"the database offers the key {key.keyid}, and {known.path} remembers {remembered}"
+    if before is not None:
+        message = f"the database offers the key {key.keyid}, and {known.path} remembers {before}"
     elif held and key.keyid not in held:
         message = (
             f"the database offers the key {key.keyid}, and the key file of this host has {', '.join(held)}"

@@ -114,6 +114,20 @@ def test_rotation_does_not_go_back_to_a_key_that_was_given_up(
     assert len(keyfile.KeySource.of(settings).ring()) == 2
 
 
+def test_a_key_that_the_database_lost_does_not_come_back_as_a_new_one(
+    run_ctl: RunCtl, connection: psycopg.Connection, settings: Settings
+) -> None:
+    """The key has leaked to the owner of the database, who wants it to stay: rotation has to make another."""
+    leaked = generated(run_ctl)
+    assert run_ctl("seal", "orders", stdin=SECRET).returncode == 0
+    connection.execute("DELETE FROM dataflow.key")
+    rotated = run_ctl("key", "rotate", "--json")
+    assert rotated.returncode == 0, rotated.stderr
+    assert json.loads(rotated.stdout)["sealed"] == ["orders"]
+    assert json.loads(rotated.stdout)["keyid"] != leaked
+    assert opened(connection, settings) == {"orders": SECRET}
+
+
 def test_a_person_who_seals_notices_another_key_and_confirms_it_by_its_id(
     run_ctl: RunCtl, connection: psycopg.Connection, settings: Settings, known: Path
 ) -> None:

@@ -1,0 +1,49 @@
+"""The key of each database is remembered, whoever else remembers another one in the same moment."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dataflowd.errors import InvalidCredentialError
+from dataflowd.known_keys import KnownKeys
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_each_database_has_its_key_and_a_new_one_replaces_it(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "known_keys"
+    one, two = KnownKeys(path, "db1:5432/a"), KnownKeys(path, "db2:5432/a")
+    assert KnownKeys(path, "db1:5432/a").keyid is None
+    one.remember("1111")
+    two.remember("2222")
+    one.remember("3333")
+    assert (one.keyid, two.keyid) == ("3333", "2222")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_nothing_is_lost_when_several_remember_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "known_keys"
+    databases = [KnownKeys(path, f"db{number}:5432/a") for number in range(8)]
+    threads = [
+        threading.Thread(target=one.remember, args=(f"{number}",)) for number, one in enumerate(databases)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [one.keyid for one in databases] == [f"{number}" for number in range(8)]
+
+
+def test_a_directory_that_everybody_can_change_is_none_to_remember_in(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.raises(InvalidCredentialError, match="can be changed by everybody"):
+        KnownKeys(shared / "deep" / "known_keys", "db:5432/a").remember("1")
+    assert list(shared.iterdir()) == []
