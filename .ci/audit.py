@@ -37,7 +37,7 @@ def main() -> None:
             f"{one['name']} {one['version']}: {each['id']}, repaired in {', '.join(each['fix_versions']) or 'no version yet'}"
         )
     _say(
-        f"audit: {len(known)} known vulnerabilities in {len(audited)} of {len(found)} packages that are known"
+        f"audit: {len(known)} known vulnerabilities; the database knows {len(audited)} of {len(found)} packages"
     )
     sys.exit(1 if known else 0)
 

@@ -199,14 +199,15 @@ def spark_starts(environment: dict[str, str]) -> Finding:
 
 def spark_network(settings: Settings) -> Iterator[Finding]:
     """What others could do to a runner's Spark. A job that opens more than the host's configuration is named."""
-    import pyspark  # noqa: PLC0415 - which version it is
-
-    from dataflowd import flow  # noqa: PLC0415
     from dataflowd.runner import protection  # noqa: PLC0415
 
     if protection.is_local(settings.master):
         yield Finding("spark_network", "ok", "Spark listens on loopback alone, and demands a secret")
         return
+    import pyspark  # noqa: PLC0415 - which version it is
+
+    from dataflowd import flow  # noqa: PLC0415
+
     found = dict.fromkeys(protection.openings(settings.master, {}, pyspark.__version__), "")
     for path in settings.flows:
         with suppress(DataflowError):  # what is wrong with a flow is said elsewhere

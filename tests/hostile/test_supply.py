@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -112,3 +113,28 @@ def test_a_file_that_is_not_the_one_we_know_is_not_installed(tmp_path: Path) -> 
     assert made.returncode != 0
     assert "DO NOT MATCH THE HASHES" in made.stderr
     assert not marker.exists()
+
+
+def audit(directory: Path, said: str, status: int) -> subprocess.CompletedProcess[str]:
+    """Ours, with a pip-audit that says that."""
+    program = directory / "pip-audit"
+    (directory / "said").write_text(said, encoding="utf-8")
+    program.write_text(f"#!/bin/sh\ncat {directory}/said\necho 'no route to host' >&2\nexit {status}\n")
+    program.chmod(0o755)
+    ours = [sys.executable, str(CHECKOUT / ".ci" / "audit.py"), str(program)]
+    return subprocess.run(ours, capture_output=True, text=True, check=False)
+
+
+def test_an_audit_tells_what_is_known_and_stops_nothing_where_nobody_can_be_asked(tmp_path: Path) -> None:
+    away = audit(tmp_path, "", 1)
+    assert (away.returncode, away.stderr) == (0, "")
+    assert away.stdout == "audit: nothing was audited, the database cannot be reached: no route to host\n"
+    skipped = {"name": "idna", "skip_reason": "not found"}
+    assert "nothing was audited" in audit(tmp_path, json.dumps({"dependencies": [skipped]}), 0).stdout
+    well = {"name": "idna", "version": "3.20", "vulns": []}
+    clean = audit(tmp_path, json.dumps({"dependencies": [well, skipped]}), 0)
+    assert (clean.returncode, clean.stdout[:30]) == (0, "audit: 0 known vulnerabilities")
+    ill = well | {"vulns": [{"id": "CVE-1", "fix_versions": ["3.21"]}]}
+    found = audit(tmp_path, json.dumps({"dependencies": [ill]}), 1)
+    assert found.returncode == 1
+    assert found.stdout.startswith("idna 3.20: CVE-1, repaired in 3.21\n")
