@@ -29,6 +29,7 @@ LARGE = 10_000_000
 MANY = 3000
 DEEP = 1500  # Postgres stores it; parsers that recurse break
 COLUMN_WAYS = ("values", "null", "large")
+ROW_WAYS = 3  # several columns at once: one alone may be refused for want of another
 FUNCTION_WAYS = ("values", "texts", "nulls", "none", "many", "error", "large")
 KEPT = "__kept"
 _CALLED = re.compile(r"dataflow\.(_?[a-z_]+)\(")
@@ -61,8 +62,8 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Deed:
-    kind: str  # column or function
-    name: str  # table.column, or the function with its arguments
+    kind: str  # column, rows or function
+    name: str  # table.column, table, or the function with its arguments
     way: str
 
     def __str__(self) -> str:
@@ -98,7 +99,10 @@ class Superuser:
             for way in COLUMN_WAYS
         ]
         functions = [Deed("function", name, way) for name in sorted(self._functions) for way in FUNCTION_WAYS]
-        return [*columns, *functions]
+        rows = [
+            Deed("rows", table, f"several-{number}") for table in self._tables() for number in range(ROW_WAYS)
+        ]
+        return [*columns, *rows, *functions]
 
     def do(self, deed: Deed, chance: random.Random) -> bool:
         """False: the database itself refuses it."""
@@ -107,6 +111,11 @@ class Superuser:
                 if deed.kind == "column":
                     table, _, column = deed.name.partition(".")
                     self._rewrite(table, column, deed.way, chance)
+                elif deed.kind == "rows":
+                    self._connection.execute("SET LOCAL session_replication_role = replica")
+                    names = self._tables()[deed.name]
+                    for column in chance.sample(names, min(len(names), chance.randint(2, 5))):
+                        self._rewrite(deed.name, column, "values", chance)
                 else:
                     self._replace(deed.name, deed.way, chance)
         except psycopg.Error:
@@ -198,7 +207,8 @@ class Superuser:
             head += "sql"
         text = body.as_string(self._connection)
         self._connection.execute(f"{head} AS {sql.Literal(text).as_string(self._connection)}".encode())
-        self._twins.append(name)
+        if name not in self._twins:
+            self._twins.append(name)
 
     def _put_back(self, name: str) -> bytes:
         bare, _, arguments = name.partition("(")

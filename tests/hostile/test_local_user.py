@@ -40,7 +40,8 @@ command = ["sh", "-c", "echo SECRET; until [ -e go ]; do sleep 0.1; done"]
 inputs = ["raw"]
 outputs = ["clean"]
 """
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+pytestmark = needs_root
 # Says which of the paths below a directory could be listed, read, written or connected to.
 PROBE = """
 import json, os, socket, sys
@@ -66,7 +67,7 @@ print(json.dumps(reached))
 """
 
 
-def _reached(paths: list[str], processes: list[int]) -> list[str]:
+def reached(paths: list[str], processes: list[int]) -> list[str]:
     """What somebody else gets at."""
     about = [f"/proc/{pid}/{what}" for pid in processes for what in ("environ", "mem", "maps")]
     done = subprocess.run(
@@ -101,7 +102,7 @@ def alive(dsn: str, settings: Settings, connection: psycopg.Connection) -> Itera
         os.umask(before)
 
 
-def _everything(data_dir: Path) -> list[str]:
+def everything(data_dir: Path) -> list[str]:
     return [str(data_dir), *sorted(str(path) for path in data_dir.rglob("*"))]
 
 
@@ -128,7 +129,7 @@ def test_the_daemon_and_its_jobs_are_closed_to_others(alive: tuple[Path, Daemon]
     _, daemon = alive
     processes = _below(daemon.pid)
     assert len(processes) > 1
-    assert _reached([], processes) == []
+    assert reached([], processes) == []
 
 
 def test_the_embedded_server_lets_nobody_else_in() -> None:
@@ -137,6 +138,6 @@ def test_the_embedded_server_lets_nobody_else_in() -> None:
             dsn = postgres.ensure_running(directory / "mine")
             sockets = [str(path) for path in directory.rglob("*") if stat.S_ISSOCK(path.lstat().st_mode)]
             assert sockets, dsn
-            assert _reached(sockets, []) == []
+            assert reached(sockets, []) == []
         finally:
             postgres.stop(directory / "mine")
