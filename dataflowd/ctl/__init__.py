@@ -10,12 +10,16 @@ from dataflowd import withheld
 
 # Ctrl-C is Python's own affair.
 ENDING = (signal.SIGTERM, signal.SIGHUP)
+INTERRUPTED = 130  # as dataflowd.errors.EXIT has it, which may not be imported yet
 
 
 def main() -> None:
     withheld.keep()
-    from dataflowd.ctl.app import app
-    from dataflowd.ctl.output import run
+    try:
+        from dataflowd.ctl.app import app
+        from dataflowd.ctl.output import run
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
     for number in ENDING:
         if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is not

@@ -42,6 +42,7 @@ class Hand(Operators, Keepers, Sessions):
         self.without_target: Counter[str] = Counter()
         self.unanswered: Counter[str] = Counter()
         self.is_server_down = False
+        self._is_server_back: Callable[[], None] = lambda: None
         self._journal = stage.directory / "hand.log"
         self._undo: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
@@ -145,9 +146,10 @@ class Hand(Operators, Keepers, Sessions):
             return False
         frozen = daemon.process
         daemon.is_frozen = True
-        daemon.disturbed(seconds)
+        is_over = daemon.disturbed(seconds)
 
         def thaw() -> None:
+            is_over()
             if daemon.process is frozen:
                 daemon.signal(signal.SIGCONT)
                 daemon.is_frozen = False
@@ -226,7 +228,7 @@ class Hand(Operators, Keepers, Sessions):
             return False
         self.is_server_down = True
         seconds = step.between(0, LEASE_SECONDS)
-        self.stage.disturbed(seconds)
+        self._is_server_back = self.stage.disturbed(seconds)
         self.later(seconds, self._start_server)
         return True
 
@@ -234,7 +236,7 @@ class Hand(Operators, Keepers, Sessions):
         if self.is_server_down:
             self.stage.start_server()
             self.is_server_down = False
-            self.stage.disturbed(0)
+            self._is_server_back()
 
     def session_terminate(self, step: Step) -> bool:
         found = self.stage.rows(
@@ -243,7 +245,7 @@ class Hand(Operators, Keepers, Sessions):
         if not found:
             return False
         [pid] = step.choose(found)
-        self.stage.disturbed(0)
+        self.stage.disturbed()
         return bool(self.stage.value("SELECT pg_terminate_backend(%s)", pid))
 
     # --- wires ---
@@ -253,11 +255,12 @@ class Hand(Operators, Keepers, Sessions):
         if daemon.name in self._disturbed:
             return False
         disturb(daemon)
-        daemon.disturbed(seconds)
+        is_over = daemon.disturbed(seconds)
         self._disturbed.add(daemon.name)
 
         def resume() -> None:
             daemon.wire.resume()
+            is_over()
             self._disturbed.discard(daemon.name)
 
         self.later(seconds, resume)

@@ -27,6 +27,8 @@ from tests.chaos import processes
 from tests.chaos.witness import Witness
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.chaos.pipeline import Branch
     from tests.chaos.pulse import Pulse
     from tests.fix_proxy import Relay
@@ -87,9 +89,11 @@ class Daemon:
         self.starts += 1
         self.is_frozen = False
 
-    def disturbed(self, seconds: float = 0.0) -> None:
-        """From now on, for so long: what it does meanwhile is excused."""
-        self.disturbances.append((time.time(), time.time() + seconds))
+    def disturbed(self, seconds: float = 0.0) -> Callable[[], None]:
+        """From now on, for so long: what it does meanwhile is excused. To be called when it is over, which may be later."""
+        began = time.time()
+        self.disturbances.append((began, began + seconds))
+        return lambda: self.disturbances.append((began, time.time()))
 
     def signal(self, number: signal.Signals) -> bool:
         if self.process is None or self.process.poll() is not None:
@@ -266,10 +270,15 @@ class Stage:
         alive = [process.pid for _, process in self.commands if process.poll() is None]
         return daemons + [(pid, False) for pid in alive]
 
-    def disturbed(self, seconds: float) -> None:
-        """All of them: the server is away."""
-        for daemon in self.daemons:
-            daemon.disturbed(seconds)
+    def disturbed(self, seconds: float = 0.0) -> Callable[[], None]:
+        """All of them: the server is away. To be called when it is back."""
+        ends = [daemon.disturbed(seconds) for daemon in self.daemons]
+
+        def is_over() -> None:
+            for end in ends:
+                end()
+
+        return is_over
 
     def rest(self, seconds: float) -> None:
         began = time.time()
