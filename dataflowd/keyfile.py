@@ -41,6 +41,7 @@ SCRYPT_COST_MOST = 20
 SALT_BYTES = 16
 NONCE_BYTES = 12
 WORDS = 5  # of a line
+REMEDY = "let it belong to the user who runs the jobs, or to root where runner_user is set, with mode 0600"
 
 Ring = dict[str, seal.PrivateKey]
 
@@ -208,9 +209,7 @@ def _from_file(path: Path, *, is_credential: bool) -> str:
                     f"run chmod 600 {path}, and replace what it holds if somebody may have read it",
                 )
             if found.st_uid not in {0, os.geteuid()}:
-                raise InvalidCredentialError(
-                    f"{path} belongs to another user", "let it belong to the user who runs the jobs"
-                )
+                raise InvalidCredentialError(f"{path} belongs to another user", REMEDY)
             return file.read(KEY_FILE_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise InvalidCredentialError(
@@ -218,9 +217,7 @@ def _from_file(path: Path, *, is_credential: bool) -> str:
             "make a key with `dataflowctl key generate`, or bring the one that the passwords were sealed with",
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidCredentialError(
-            f"{path} cannot be read: {error}", "let it belong to the user who runs the jobs, with mode 0600"
-        ) from None
+        raise InvalidCredentialError(f"{path} cannot be read: {error}", REMEDY) from None
 
 
 def _from_command(words: tuple[str, ...]) -> str:

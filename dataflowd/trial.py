@@ -13,6 +13,7 @@ compiler of the JVM, so a trial does without, unless the job's own options say o
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import time
 import uuid
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 MASTER = "local[*]"
 QUICK_START = "-XX:TieredStopAtLevel=1"
 ATTEMPT = 0
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
@@ -115,9 +117,16 @@ async def run(
 ) -> Tried:
     """Starts a runner, gives it the order, and waits for the end; cancelled, it leaves nothing either."""
     leftovers.remove(settings)
-    directory = supervise.own_directory(Path(tempfile.gettempdir()), leftovers.TRIAL)
     runner = Runner(("try",), reuse=2, slots=1)
+    # A signal that ends the program comes before there is a directory, or where it is removed.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
+        directory = supervise.own_directory(Path(tempfile.gettempdir()), leftovers.TRIAL)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         order = make_order(directory / "output")
         local = settings.model_copy(
             update={"master": MASTER, "data_dir": directory, "log_dir": directory / "log", "runner_user": ""}

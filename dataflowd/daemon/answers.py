@@ -130,6 +130,9 @@ ANSWERS: dict[str, Answer] = {
     "work_order": Answer((_or_null(_is_object),), 1, 1),
     "is_alive": Answer((_is_flag,), 1, 1),
     "code_versions": Answer((_anything, _anything)),
+    "connection_changes": Answer(
+        (_is_name, *[_or_null(_is_text)] * 3, _is_moment, *[_or_null(_is_text)] * 2)
+    ),
 }
 
 
