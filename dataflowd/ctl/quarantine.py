@@ -1,4 +1,4 @@
-"""Records that jobs set aside: quarantine list, records, show, export, resolve, replay."""
+"""Records that jobs set aside: quarantine list, records, show, export, resolve, unresolve, replay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTHING = "no such record is set aside"
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Bad records that jobs set aside.")
     options.add(group, list_, "list", prefix="quarantine")
-    for command in (records, show, export, resolve, replay):
+    for command in (records, show, export, resolve, unresolve, replay):
         options.add(group, command, prefix="quarantine")
     app.add_typer(group, name="quarantine")
 
@@ -227,6 +227,37 @@ def resolve(  # noqa: PLR0913
         say(f"resolved {counted(done, 'record')}")
 
 
+def unresolve(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.Job,
+    dataid: options.Dataid,
+    items: Annotated[list[str] | None, typer.Argument(metavar="ITEM...", help="Keys of the records.")] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Every resolved record of the run.")] = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Open resolved records again: what was decided about them is taken back.
+
+    What is published changes when the chunk is made again; `quarantine replay` does that. `quarantine show` has what was
+    decided, under `earlier`.
+
+    Examples:
+    dataflowctl quarantine unresolve clean_orders 2026-01-31 4711
+    dataflowctl quarantine unresolve clean_orders 2026-01-31 --all
+    """
+    if bool(items) == every:
+        raise typer.BadParameter("name the records, or say --all")
+    asked = call("quarantine_unresolve", jobid=job, dataid=dataid, itemids=items or None)
+    done = ask(context, asked, explained=explained)[0]["unresolved"]
+    if json:
+        as_json({"unresolved": done})
+    elif done:
+        say(f"opened {counted(done, 'record')} again; `dataflowctl quarantine replay {job}` makes the chunk without what was decided")
+    else:
+        say("none of them was resolved")
+
+
 def _take_back(context: typer.Context, job: str, path: Path, form: Any, *, explained: bool) -> int:
     from dataflowd.ctl import records as edited
 
@@ -272,12 +303,25 @@ def replay(  # noqa: PLR0913
         if rows and not dry_run:
             confirm(f"make {counted(len(rows), 'chunk')} of {job} again?", yes=yes)
             rows = deed.send(connection)
+        known = [] if rows or json else call("quarantine_list", jobid=job, pattern=None, resolved=True).send(connection)
     if json:
         as_json({"dry_run": dry_run, "count": len(rows), "runs": rows})
     elif not rows:
-        say(f"every resolved record of {job} is in what is published")
+        say(_nothing_to_replay(job, known))
     else:
         say(f"{'would replay' if dry_run else 'resubmitted'} {counted(len(rows), 'run')} of {job}")
+
+
+def _nothing_to_replay(job: str, known: list[dict[str, Any]]) -> str:
+    if any(group["resolved"] for group in known):
+        return f"what is published of {job} holds every resolution already: nothing to replay"
+    if not known:
+        return f"{job} has set aside no record: nothing to replay"
+    opened = counted(sum(group["open"] for group in known), "record")
+    return (
+        f"none of the {opened} of {job} is resolved: nothing to replay; `dataflowctl quarantine resolve {job} DATAID ITEM`, "
+        "or --open if the code takes them now"
+    )
 
 
 def _decoded(text: str | None) -> Any:

@@ -163,10 +163,10 @@ def _preview(ctx: Context, most: int) -> dict[str, list[Any]]:
 
 def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.CheckResult]:
     name = item.dataset.name
-    accounted = item.rows + sum(one.bad for one in seen)
     observed = _counted(ctx, item)
     yield from checks.judge_columns(name, item.compiled, observed, _examples(ctx, item, observed))
-    yield from checks.judge_rows(name, item.checks, item.rows, accounted, ctx.input_rows())
+    fates = ctx.set_aside(name, seen) if "row_count" in item.checks else checks.SetAside()
+    yield from checks.judge_rows(name, item.checks, item.rows, fates, ctx.input_rows())
     if "schema" in item.checks:
         yield checks.judge_schema(name, item.checks["schema"], item.schema)
     if "unique" in item.checks:
