@@ -10,13 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from dataflowd.ctl import options
-from dataflowd.ctl.ask import ask, call, connected, explain
+from dataflowd.ctl.ask import ask, call, connected, explain, print_rows
 from dataflowd.ctl.keys import KEYS
 from dataflowd.ctl.output import columns, say
 from dataflowd.ctl.show import as_json, cell, confirm, counted, first_line, moment, preview, table
 
 Item = Annotated[str, typer.Argument(metavar="ITEM", help="Key of the record in its chunk.")]
 
+SHOWN = 100
 NOTHING = "no such record is set aside"
 
 
@@ -74,16 +75,20 @@ def records(  # noqa: PLR0913
     *,
     dataid: Annotated[str | None, typer.Option(metavar="PATTERN", help=options.PATTERN)] = None,
     resolved: Annotated[bool, typer.Option("--resolved", help="Also those that were dealt with.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help=f"At most so many; default: {SHOWN}, and with --json all.")
+    ] = None,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
     """The records that are set aside, one by one."""
-    asked = call("quarantine_records", jobid=job, pattern=dataid, resolved=resolved, at_most=limit)
-    found = ask(context, asked, explained=explained)
+    most = limit or (None if json else SHOWN)
+    at_most = None if most is None else most + 1
+    asked = call("quarantine_records", jobid=job, pattern=dataid, resolved=resolved, at_most=at_most)
     if json:
-        as_json(found)
+        print_rows(context, asked, most, explained=explained)
         return
+    found = ask(context, asked, explained=explained)
     table(
         ["job", "dataid", "item", "code", "since", "resolved by", "reason"],
         [
@@ -96,10 +101,12 @@ def records(  # noqa: PLR0913
                 row["resolved_by"],
                 first_line(row["reason"]),
             ]
-            for row in found
+            for row in found[:most]
         ],
         nothing=NOTHING,
     )
+    if len(found) == at_most:
+        say("... and more; --limit shows them")
 
 
 def show(  # noqa: PLR0913
@@ -253,7 +260,9 @@ def unresolve(  # noqa: PLR0913
     if json:
         as_json({"unresolved": done})
     elif done:
-        say(f"opened {counted(done, 'record')} again; `dataflowctl quarantine replay {job}` makes the chunk without what was decided")
+        say(
+            f"opened {counted(done, 'record')} again; `dataflowctl quarantine replay {job}` makes the chunk without what was decided"
+        )
     else:
         say("none of them was resolved")
 
@@ -303,7 +312,11 @@ def replay(  # noqa: PLR0913
         if rows and not dry_run:
             confirm(f"make {counted(len(rows), 'chunk')} of {job} again?", yes=yes)
             rows = deed.send(connection)
-        known = [] if rows or json else call("quarantine_list", jobid=job, pattern=None, resolved=True).send(connection)
+        known = (
+            []
+            if rows or json
+            else call("quarantine_list", jobid=job, pattern=None, resolved=True).send(connection)
+        )
     if json:
         as_json({"dry_run": dry_run, "count": len(rows), "runs": rows})
     elif not rows:

@@ -281,9 +281,7 @@ class Context:
             for one, sieve in zip(seen, self._sieves, strict=True)
             if sieve.watch.is_in(self._written[name].plan) or not any(map(sieve.watch.is_in, plans))
         ]
-        return declared_checks.SetAside(
-            sum(one.bad for one in counted), sum(one.dropped for one in counted)
-        )
+        return declared_checks.SetAside(sum(one.bad for one in counted), sum(one.dropped for one in counted))
 
     def nodes(self, seen: Sequence[sieves.Seen]) -> list[Node]:
         """In the order in which they began, with the rows that came by."""

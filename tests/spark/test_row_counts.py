@@ -85,7 +85,7 @@ def test_records_that_were_dropped_at_any_sieve_are_accounted_for(
     # One of each reason is repaired, one stays open, the others are dropped.
     of_each = {reason: [bad for bad in first.quarantine if bad["reason"] == reason] for reason in reasons}
     repair = {"id": 7, "amount": 5, "shop": 1} | ({"name": "b"} if function is behind_a_join else {})
-    mixed = [(bads[0], repair) for bads in of_each.values()]
+    mixed: list[Any] = [(bads[0], repair) for bads in of_each.values()]
     mixed += [(bad, None) for bads in of_each.values() for bad in bads[2:]]
     made(mixed)
 
