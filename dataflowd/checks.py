@@ -146,10 +146,22 @@ def judge_columns(
         yield CheckResult(dataset, check.name, check.severity, violations == 0, said, check.expected)
 
 
+@dataclass(frozen=True)
+class SetAside:
+    """Records that were read and are not in an output."""
+
+    quarantined: int = 0  # they wait for a person
+    dropped: int = 0  # a person has dropped them
+
+    def __str__(self) -> str:
+        said = [f"{self.quarantined} in quarantine"] if self.quarantined else []
+        said += [f"{self.dropped} dropped"] if self.dropped else []
+        return ", ".join(said)
+
+
 def judge_rows(
-    dataset: str, checks: Mapping[str, Any], rows: int, accounted: int, inputs: Mapping[str, int | None]
+    dataset: str, checks: Mapping[str, Any], rows: int, aside: SetAside, inputs: Mapping[str, int | None]
 ) -> Iterator[CheckResult]:
-    """`accounted`: the rows that were written, and those that were set aside for a person."""
     if low := checks.get("min_rows"):
         yield CheckResult(
             dataset, "min_rows", low["severity"], rows >= low["value"], str(rows), f"at least {low['value']}"
@@ -166,11 +178,12 @@ def judge_rows(
     if compared := checks.get("row_count"):
         source, tolerance = compared["input"], compared["tolerance"]
         there = inputs.get(source)
+        accounted = rows + aside.quarantined + aside.dropped
         passed = there is not None and abs(accounted - there) <= tolerance * there
         expected = f"rows of {source}, which are not known" if there is None else f"{there} rows of {source}"
         if tolerance:
             expected += f", within {tolerance:.2%}"
-        observed = f"{rows}" if rows == accounted else f"{rows} and {accounted - rows} in quarantine"
+        observed = f"{rows}" if rows == accounted else f"{rows}, {aside}"
         yield CheckResult(dataset, "row_count", compared["severity"], passed, observed, expected)
 
 

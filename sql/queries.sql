@@ -268,6 +268,9 @@ SELECT dataflow.quarantine_record(%(jobid)s, %(dataid)s, %(itemid)s) AS record;
 -- quarantine_resolve: mark records as dealt with
 SELECT dataflow.resolve(%(jobid)s, %(dataid)s, %(itemids)s::text[], %(resolution)s) AS resolved;
 
+-- quarantine_unresolve: open resolved records again
+SELECT dataflow.unresolve(%(jobid)s, %(dataid)s, %(itemids)s::text[]) AS unresolved;
+
 -- quarantine_export: records as they were set aside, for a person to repair
 SELECT * FROM dataflow.quarantine_export(%(jobid)s, %(patterns)s::text[], %(resolved)s);
 

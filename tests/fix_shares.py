@@ -19,6 +19,7 @@ TOGETHER = {
         "spark/test_new_flow.py",
         "spark/test_partitions.py",
         "spark/test_readme_job.py",
+        "spark/test_row_counts.py",
         "spark/test_runner.py",
         "spark/test_sdk.py",
         "spark/test_tables.py",

@@ -50,6 +50,16 @@ class Call:
         with db.translated(), connection.cursor(row_factory=dict_row) as cursor:
             return cursor.execute(db.query(self.name), values).fetchall()
 
+    def stream(self, connection: psycopg.Connection) -> Iterator[Row]:
+        """The rows as they arrive: a million of them need not be in memory at once."""
+        from psycopg.rows import dict_row
+
+        from dataflowd import db
+
+        values = {key: _adapted(value) for key, value in self.parameters.items()}
+        with db.translated(), connection.cursor(row_factory=dict_row) as cursor:
+            yield from cursor.stream(db.query(self.name), values)
+
 
 def call(name: str, /, **parameters: Any) -> Call:
     return Call(name, parameters)
@@ -81,6 +91,31 @@ def ask(context: typer.Context, asked: Call, *, explained: bool) -> list[Row]:
         explain(asked)
     with connected(context) as connection:
         return asked.send(connection)
+
+
+def print_rows(context: typer.Context, asked: Call, limit: int | None, *, explained: bool) -> None:
+    """`--json` of a list that may be long: all of it, row by row, or `limit` rows and a word on stderr that there are more.
+
+    `asked` has asked for one row more than the limit, which tells whether there are more.
+    """
+    import sys
+
+    from dataflowd.ctl.output import say
+    from dataflowd.ctl.show import json_row
+
+    if explained:
+        explain(asked)
+    with connected(context) as connection:
+        printed = 0
+        for row in asked.stream(connection):
+            if printed == limit:
+                sys.stderr.write(
+                    f"truncated: there are more than the {limit:,} of --limit; without it all are printed\n"
+                )
+                break
+            say(f"{'[' if not printed else ','}\n{json_row(row)}")
+            printed += 1
+        say("]" if printed else "[]")
 
 
 def _adapted(value: Any) -> Any:

@@ -396,6 +396,7 @@ KEYS: dict[str, Shape] = {
         is_list=False,
     ),
     "quarantine resolve": Shape({"resolved": "integer"}, is_list=False),
+    "quarantine unresolve": Shape({"unresolved": "integer"}, is_list=False),
     "quarantine replay": Shape(
         {"dry_run": "boolean", "count": "integer", "runs": "list of {dataid, was, resolved, open}"},
         is_list=False,

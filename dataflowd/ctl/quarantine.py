@@ -1,4 +1,4 @@
-"""Records that jobs set aside: quarantine list, records, show, export, resolve, replay."""
+"""Records that jobs set aside: quarantine list, records, show, export, resolve, unresolve, replay."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Annotated, Any
 import typer
 
 from dataflowd.ctl import options
-from dataflowd.ctl.ask import ask, call, connected, explain
+from dataflowd.ctl.ask import ask, call, connected, explain, print_rows
 from dataflowd.ctl.keys import KEYS
 from dataflowd.ctl.output import JobOutput, columns, say
 from dataflowd.ctl.show import as_json, cell, confirm, counted, first_line, moment, preview, table
 
 Item = Annotated[str, typer.Argument(metavar="ITEM", help="Key of the record in its chunk.")]
 
+SHOWN = 100
 NOTHING = "no such record is set aside"
 
 
 def register(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Bad records that jobs set aside.")
     options.add(group, list_, "list", prefix="quarantine")
-    for command in (records, show, export, resolve, replay):
+    for command in (records, show, export, resolve, unresolve, replay):
         options.add(group, command, prefix="quarantine")
     app.add_typer(group, name="quarantine")
 
@@ -74,16 +75,20 @@ def records(  # noqa: PLR0913
     *,
     dataid: Annotated[str | None, typer.Option(metavar="PATTERN", help=options.PATTERN)] = None,
     resolved: Annotated[bool, typer.Option("--resolved", help="Also those that were dealt with.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help=f"At most so many; default: {SHOWN}, and with --json all.")
+    ] = None,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
     """The records that are set aside, one by one."""
-    asked = call("quarantine_records", jobid=job, pattern=dataid, resolved=resolved, at_most=limit)
-    found = ask(context, asked, explained=explained)
+    most = limit or (None if json else SHOWN)
+    at_most = None if most is None else most + 1
+    asked = call("quarantine_records", jobid=job, pattern=dataid, resolved=resolved, at_most=at_most)
     if json:
-        as_json(found)
+        print_rows(context, asked, most, explained=explained)
         return
+    found = ask(context, asked, explained=explained)
     table(
         ["job", "dataid", "item", "code", "since", "resolved by", "reason"],
         [
@@ -96,10 +101,12 @@ def records(  # noqa: PLR0913
                 row["resolved_by"],
                 first_line(row["reason"]),
             ]
-            for row in found
+            for row in found[:most]
         ],
         nothing=NOTHING,
     )
+    if len(found) == at_most:
+        say("... and more; --limit shows them")
 
 
 def show(  # noqa: PLR0913
@@ -227,6 +234,39 @@ def resolve(  # noqa: PLR0913
         say(f"resolved {counted(done, 'record')}")
 
 
+def unresolve(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.Job,
+    dataid: options.Dataid,
+    items: Annotated[list[str] | None, typer.Argument(metavar="ITEM...", help="Keys of the records.")] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="Every resolved record of the run.")] = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Open resolved records again: what was decided about them is taken back.
+
+    What is published changes when the chunk is made again; `quarantine replay` does that. `quarantine show` has what was
+    decided, under `earlier`.
+
+    Examples:
+    dataflowctl quarantine unresolve clean_orders 2026-01-31 4711
+    dataflowctl quarantine unresolve clean_orders 2026-01-31 --all
+    """
+    if bool(items) == every:
+        raise typer.BadParameter("name the records, or say --all")
+    asked = call("quarantine_unresolve", jobid=job, dataid=dataid, itemids=items or None)
+    done = ask(context, asked, explained=explained)[0]["unresolved"]
+    if json:
+        as_json({"unresolved": done})
+    elif done:
+        say(
+            f"opened {counted(done, 'record')} again; `dataflowctl quarantine replay {job}` makes the chunk without what was decided"
+        )
+    else:
+        say("none of them was resolved")
+
+
 def _take_back(context: typer.Context, job: str, path: Path, form: Any, *, explained: bool) -> int:
     from dataflowd.ctl import records as edited
 
@@ -272,12 +312,29 @@ def replay(  # noqa: PLR0913
         if rows and not dry_run:
             confirm(f"make {counted(len(rows), 'chunk')} of {job} again?", yes=yes)
             rows = deed.send(connection)
+        known = (
+            []
+            if rows or json
+            else call("quarantine_list", jobid=job, pattern=None, resolved=True).send(connection)
+        )
     if json:
         as_json({"dry_run": dry_run, "count": len(rows), "runs": rows})
     elif not rows:
-        say(f"every resolved record of {job} is in what is published")
+        say(_nothing_to_replay(job, known))
     else:
         say(f"{'would replay' if dry_run else 'resubmitted'} {counted(len(rows), 'run')} of {job}")
+
+
+def _nothing_to_replay(job: str, known: list[dict[str, Any]]) -> str:
+    if any(group["resolved"] for group in known):
+        return f"what is published of {job} holds every resolution already: nothing to replay"
+    if not known:
+        return f"{job} has set aside no record: nothing to replay"
+    opened = counted(sum(group["open"] for group in known), "record")
+    return (
+        f"none of the {opened} of {job} is resolved: nothing to replay; `dataflowctl quarantine resolve {job} DATAID ITEM`, "
+        "or --open if the code takes them now"
+    )
 
 
 def _decoded(text: str | None) -> Any:

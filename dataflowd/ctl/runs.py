@@ -8,11 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from dataflowd.ctl import options
-from dataflowd.ctl.ask import ask, call
+from dataflowd.ctl.ask import ask, call, print_rows
 from dataflowd.ctl.output import say
 from dataflowd.ctl.show import as_json, duration, first_line, size, table
 
 HASH_SHOWN = 8
+SHOWN_CHUNKS = 100
+SHOWN_RUNS = 50
+LIMIT = "At most so many; default: {}, and with --json all."
 MAP_LEGEND = ". ready  ? not validated  R running  F failed  s to be resubmitted  H held"
 NARROWEST_MAP = 10
 
@@ -38,7 +41,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
     sort: Annotated[
         str, typer.Option(help="dataid, modified, rows, bytes or status; -modified: the latest first.")
     ] = "dataid",
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
+    limit: Annotated[int | None, typer.Option(min=1, help=LIMIT.format(SHOWN_CHUNKS))] = None,
     as_map: Annotated[bool, typer.Option("--map", help="A heat map: one character a chunk.")] = False,
     json: options.Json = False,
     explained: options.Explain = False,
@@ -53,6 +56,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
     if as_map:
         _map(context, dataset, first, last, json=json, explained=explained)
         return
+    most = limit or (None if json else SHOWN_CHUNKS)
     asked = call(
         "chunks",
         datasetid=dataset,
@@ -64,13 +68,13 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
         sort=sort.removeprefix("-"),
         descending=sort.startswith("-"),
         # One more than is shown tells whether there are more.
-        at_most=limit + 1,
+        at_most=None if most is None else most + 1,
     )
-    found = ask(context, asked, explained=explained)
-    page, chosen = found[:limit], bool(status or first or last or dataid or stale)
     if json:
-        as_json(page)
+        print_rows(context, asked, most, explained=explained)
         return
+    found = ask(context, asked, explained=explained)
+    page, chosen = found[:most], bool(status or first or last or dataid or stale)
     table(
         ["dataid", "status", "code", "version", "rows", "size", "modified", "stale", "job", "reason"],
         [
@@ -90,9 +94,9 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
         ],
         nothing=f"no such chunk of {dataset}" if chosen else f"{dataset} has no chunks",
     )
-    if len(found) > limit:
+    if len(found) > len(page):
         say(
-            f"... and more; go on with --from {found[limit]['dataid']}"
+            f"... and more; go on with --from {found[len(page)]['dataid']}"
             if sort == "dataid"
             else "... and more; --limit shows them"
         )
@@ -119,7 +123,7 @@ def runs(  # noqa: PLR0913
     *,
     failed: Annotated[bool, typer.Option("--failed", help="Only those that did not end well.")] = False,
     since: options.Since = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int | None, typer.Option(min=1, help=LIMIT.format(SHOWN_RUNS))] = None,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
@@ -128,11 +132,13 @@ def runs(  # noqa: PLR0913
     Examples:
     dataflowctl runs clean_orders --failed --since 12h
     """
-    asked = call("runs", jobid=job, failed=failed, since=options.moment(since), at_most=limit)
-    found = ask(context, asked, explained=explained)
+    most = limit or (None if json else SHOWN_RUNS)
+    at_most = None if most is None else most + 1
+    asked = call("runs", jobid=job, failed=failed, since=options.moment(since), at_most=at_most)
     if json:
-        as_json(found)
+        print_rows(context, asked, most, explained=explained)
         return
+    found = ask(context, asked, explained=explained)
     table(
         ["job", "dataid", "status", "code", "attempt", "claimed", "took", "daemon", "error"],
         [
@@ -147,10 +153,12 @@ def runs(  # noqa: PLR0913
                 row["daemon"],
                 first_line(row["error"]),
             ]
-            for row in found
+            for row in found[:most]
         ],
         nothing="no such run" if job or failed or since else "no runs yet",
     )
+    if len(found) == at_most:
+        say("... and more; --limit shows them")
 
 
 def attempts(

@@ -189,6 +189,11 @@ def as_json(value: Any) -> None:
     say_json(plain(value))
 
 
+def json_row(row: dict[str, Any]) -> str:
+    """One of a list, indented as it is there."""
+    return textwrap.indent(json.dumps(plain(row), default=str, indent=2), "  ")
+
+
 def plain(value: Any) -> Any:
     from dataflowd.masking import mask
 

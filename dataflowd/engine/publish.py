@@ -29,7 +29,7 @@ def publish(order: Order, report: Report) -> dict[str, Any]:
     results = [*report.checks.values(), *_judged(order, outputs, len(report.bad))]
     details: dict[str, Any] = {"checks": [result.document() for result in results]}
     rows = sum(manifest["rows"] or 0 for manifest in outputs.values()) + len(report.bad)
-    seen = [quarantine.Seen("report", rows, len(report.bad), tuple(report.bad))]
+    seen = [quarantine.Seen("report", rows, len(report.bad), 0, tuple(report.bad))]
     try:
         quarantine.check_limit(seen, order.quarantine)
         checks.stop_on(results)
@@ -44,7 +44,7 @@ def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[chec
     counted = {name: source.rows for name, source in order.inputs.items()}
     for name, output in order.outputs.items():
         declared, rows = output.dataset.checks, outputs[name]["rows"]
-        for result in checks.judge_rows(name, declared, rows or 0, (rows or 0) + bad, counted):
+        for result in checks.judge_rows(name, declared, rows or 0, checks.SetAside(bad), counted):
             if rows is None:
                 yield checks.CheckResult(
                     name,

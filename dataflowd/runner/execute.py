@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dataflowd import allowed, checks, formats, paths, published
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
+from dataflowd.masking import mask
 from dataflowd.order import attempt_location
 from dataflowd.runner import afterwards, jobcode
-from dataflowd.runner.explain import fault
+from dataflowd.runner.explain import fault, line_of, message_of
 from dataflowd.sdk import quarantine
 from dataflowd.sdk.context import Context, Reporter
 from dataflowd.sdk.declare import typed_params
@@ -70,8 +71,7 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         said = fault(error)
         for line in f"failed {said.code}: {said}".splitlines():
             reporter.log(line)
-        details = error.details if isinstance(error, AttemptError) else {}
-        return result | {"code": said.code, "error": str(said), "retry": said.retry} | details
+        return result | {"code": said.code, "error": str(said), "retry": said.retry} | said.details
 
 
 def prepare(order: Order, spark: SparkSession) -> None:
@@ -161,10 +161,10 @@ def _preview(ctx: Context, most: int) -> dict[str, list[Any]]:
 
 def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.CheckResult]:
     name = item.dataset.name
-    accounted = item.rows + sum(one.bad for one in seen)
     observed = _counted(ctx, item)
     yield from checks.judge_columns(name, item.compiled, observed, _examples(ctx, item, observed))
-    yield from checks.judge_rows(name, item.checks, item.rows, accounted, ctx.input_rows())
+    fates = ctx.set_aside(name, seen) if "row_count" in item.checks else checks.SetAside()
+    yield from checks.judge_rows(name, item.checks, item.rows, fates, ctx.input_rows())
     if "schema" in item.checks:
         yield checks.judge_schema(name, item.checks["schema"], item.schema)
     if "unique" in item.checks:
@@ -224,16 +224,18 @@ def _duplicates(ctx: Context, item: Written, columns: list[str]) -> int:
 
 
 def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: DataFrame) -> checks.CheckResult:
-    """A function of the written DataFrame: True or None is good; False, a sentence or an AssertionError is not."""
+    """A function of the written DataFrame: True or None is good; False, a sentence or an error is not."""
     function = jobcode.named(custom["function"], directory)
     try:
         answer = function(frame)
     except AssertionError as error:
-        answer = str(error) or "an assertion failed"
+        answer = str(error) or f"an assertion failed{line_of(error)}"
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other checks have their results
+        answer = f"it raised {message_of(error)}{line_of(error)}"
     passed = answer is None or answer is True
     observed = answer if isinstance(answer, str) else ("passed" if passed else "it returned " + repr(answer))
     return checks.CheckResult(
-        dataset, custom["function"], custom["severity"], passed, observed, "custom check passes"
+        dataset, custom["function"], custom["severity"], passed, mask(observed), "custom check passes"
     )
 
 

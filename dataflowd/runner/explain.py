@@ -29,7 +29,9 @@ def fault(error: BaseException) -> AttemptError:
     if foreign := foreign_types.behind(error):
         return _with_frames(error, foreign.message, foreign.remedy, foreign.code)
     if isinstance(error, AttemptError):
-        return _with_frames(error, error.message, error.remedy, error.code)
+        told = _with_frames(error, error.message, error.remedy, error.code)
+        told.details = error.details
+        return told
     if isinstance(error, DataflowError):
         return AttemptError(error.code, error.message, error.remedy)
     if isinstance(error, CancelledError):
@@ -39,7 +41,13 @@ def fault(error: BaseException) -> AttemptError:
         return _with_frames(
             error, message, "return from the function, or raise an error that says what is wrong"
         )
-    return _with_frames(error, _message(error), "")
+    return _with_frames(error, message_of(error), "")
+
+
+def line_of(error: BaseException) -> str:
+    """Where in the author's own code it was raised, to be said behind the message."""
+    frames = list(_author_frames(error))
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _with_frames(error: BaseException, message: str, remedy: str, code: str = "JOB_FAILED") -> AttemptError:
@@ -49,7 +57,7 @@ def _with_frames(error: BaseException, message: str, remedy: str, code: str = "J
     return AttemptError(code, mask(f"{said}\n{frames}".rstrip()), remedy)
 
 
-def _message(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Spark's errors carry the stack of the JVM behind their own words."""
     said = "".join(traceback.format_exception_only(error)).strip().split("\n\nJVM stacktrace:")[0]
     return said if len(said) <= MESSAGE_CHARACTERS else said[:MESSAGE_CHARACTERS] + " ..."

@@ -22,7 +22,7 @@ from dataflowd.order import Chunk, Input, attempt_location
 from dataflowd.sdk import batches, repairs
 from dataflowd.sdk import quarantine as sieves
 from dataflowd.sdk.sample import sampled
-from dataflowd.sdk.watch import Watch
+from dataflowd.sdk.watch import Watch, plan_of
 from dataflowd.tables import reading, writing
 from dataflowd.tables.place import table_of
 
@@ -75,6 +75,7 @@ class Written:
     observed: dict[str, Any]
     is_asked: bool = True  # the rows were asked for its checks as they were written
     is_adopted: bool = False  # it lies where it will be, and somebody else has put it there
+    plan: str = ""  # of its rows, where row_count asks what came by on their way
 
     @property
     def rows(self) -> int:
@@ -269,11 +270,24 @@ class Context:
     def seen(self) -> list[sieves.Seen]:
         return [one.seen() for one in self._sieves]
 
+    def set_aside(self, name: str, seen: Sequence[sieves.Seen]) -> declared_checks.SetAside:
+        """What the sieves on the way to this output kept from it.
+
+        A sieve that is found on the way to no output (the job has cut the plan) counts for each of them.
+        """
+        plans = [item.plan for item in self._written.values()]
+        counted = [
+            one
+            for one, sieve in zip(seen, self._sieves, strict=True)
+            if sieve.watch.is_in(self._written[name].plan) or not any(map(sieve.watch.is_in, plans))
+        ]
+        return declared_checks.SetAside(sum(one.bad for one in counted), sum(one.dropped for one in counted))
+
     def nodes(self, seen: Sequence[sieves.Seen]) -> list[Node]:
         """In the order in which they began, with the rows that came by."""
         found = {name: replace(node) for name, node in self._nodes.items()}
         for one in seen:
-            found[one.name].count(successes=one.rows - one.bad, failures=one.bad)
+            found[one.name].count(successes=one.rows - one.bad - one.dropped, failures=one.bad)
         for name, watch in self._passages:
             found[name].count(successes=int((watch.passing() or {"rows": 0})["rows"]))
         return list(found.values())
@@ -303,18 +317,31 @@ class Context:
             declared_checks.require(frame.columns, column, "unique", output.name)
         together = output.dataset.format in files.WITH_FOOTERS
         watch = Watch(frame, declared_checks.aggregates(compiled if is_asked else [], together=together))
+        plan = plan_of(frame) if self._is_counted_apart() else ""
         began = time.monotonic()
 
         def describe(location: str) -> Written:
             node = self._nodes.setdefault(f"write {output.name}", Node(f"write {output.name}"))
             found = Written(
-                output.dataset, location, frame.schema, declared, compiled, watch.values(), is_asked=is_asked
+                output.dataset,
+                location,
+                frame.schema,
+                declared,
+                compiled,
+                watch.values(),
+                is_asked=is_asked,
+                plan=plan,
             )
             node.count(successes=found.rows)
             node.seconds += time.monotonic() - began
             return found
 
         return watch, describe
+
+    def _is_counted_apart(self) -> bool:
+        """Whether each output has to know what was set aside on the way to it and not to the others."""
+        checks = (output.dataset.checks for output in self.order.outputs.values())
+        return len(self.order.outputs) > 1 and any("row_count" in declared for declared in checks)
 
     def _is_told_by_files(self, output: Output) -> bool:
         """Whether the checks can wait for what the files tell. A small chunk is done before they would be opened."""

@@ -20,7 +20,7 @@ from dataflowd.checks import quoted
 from dataflowd.faults import AttemptError
 from dataflowd.formats import CORRUPT_COLUMN
 from dataflowd.sdk import repairs
-from dataflowd.sdk.repairs import FILE_COLUMN
+from dataflowd.sdk.repairs import DROPPED_COLUMN, FILE_COLUMN
 from dataflowd.sdk.watch import Watch
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Sieve:
 
     def seen(self) -> Seen:
         values = self.watch.values()
-        rows, bad = int(values["rows"]), int(values["bad"])
+        rows, bad, dropped = int(values["rows"]), int(values["bad"]), int(values.get("dropped", 0))
         found = values.get("kept") if self.fetch is None else self.fetch() if bad else None
         kept = tuple(
             Bad(row["item"], self.code, self.reason, row.get("record", ""), row.get("source"), row["mark"])
@@ -74,14 +74,15 @@ class Sieve:
                 f"{bad} bad records came by in {self.name}, and {len(kept)} of them were found again",
                 "the source was changed while it was read: resubmit the chunk when it is complete",
             )
-        return Seen(self.name, rows, bad, kept)
+        return Seen(self.name, rows, bad, dropped, kept)
 
 
 @dataclass(frozen=True)
 class Seen:
     name: str
-    rows: int
+    rows: int  # all that came by
     bad: int
+    dropped: int  # by a person, in an earlier attempt
     kept: tuple[Bad, ...]
 
 
@@ -94,33 +95,40 @@ def sieve(  # noqa: PLR0913 - all that is known about a bad record
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    marked, kept = _marked(frame, is_bad, item)
-    watch = Watch(
-        marked,
-        [F.expr("count(1) AS rows"), F.expr(f"count({WHOLE_COLUMN}) AS bad"), F.expr(f"{kept} AS kept")],
-    )
-    good = watch.frame.where(f"{WHOLE_COLUMN} IS NULL").drop(FILE_COLUMN, WHOLE_COLUMN, ITEM_COLUMN)
-    return Sieve(name, code, reason, watch), good
+    has_dropped = DROPPED_COLUMN in frame.columns
+    marked, kept = _marked(frame, is_bad & ~F.col(DROPPED_COLUMN) if has_dropped else is_bad, item)
+    bad = F.expr(f"count({WHOLE_COLUMN}) AS bad")
+    watch = Watch(marked, [F.expr("count(1) AS rows"), bad, F.expr(f"{kept} AS kept"), *_dropped(frame)])
+    good = watch.frame.where(f"{WHOLE_COLUMN} IS NULL{_and_not_dropped(frame)}")
+    return Sieve(name, code, reason, watch), good.drop(FILE_COLUMN, DROPPED_COLUMN, WHOLE_COLUMN, ITEM_COLUMN)
 
 
 def unbroken(frame: DataFrame, *, name: str, code: str, reason: str) -> tuple[Sieve, DataFrame]:
     """The same for what a format could not parse, which it has put into CORRUPT_COLUMN; that goes."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    is_bad = f"{CORRUPT_COLUMN} IS NOT NULL"
+    is_bad = f"{CORRUPT_COLUMN} IS NOT NULL{_and_not_dropped(frame)}"
     every = ", ".join(quoted(column) for column in frame.columns)
-    watch = Watch(
-        frame,
-        [F.expr("count(1) AS rows"), F.expr(f"count(CASE WHEN {is_bad} THEN struct({every}) END) AS bad")],
-    )
+    bad = F.expr(f"count(CASE WHEN {is_bad} THEN struct({every}) END) AS bad")
+    watch = Watch(frame, [F.expr("count(1) AS rows"), bad, *_dropped(frame)])
 
     def fetch() -> str | None:
         marked, kept = _marked(frame, F.expr(is_bad), None, CORRUPT_COLUMN)
         row = marked.agg(F.expr(kept)).first()
         return None if row is None else row[0]
 
-    good = watch.frame.where(f"{CORRUPT_COLUMN} IS NULL").drop(FILE_COLUMN, CORRUPT_COLUMN)
-    return Sieve(name, code, reason, watch, fetch), good
+    good = watch.frame.where(f"{CORRUPT_COLUMN} IS NULL{_and_not_dropped(frame)}")
+    return Sieve(name, code, reason, watch, fetch), good.drop(FILE_COLUMN, DROPPED_COLUMN, CORRUPT_COLUMN)
+
+
+def _dropped(frame: DataFrame) -> list[Column]:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    return [F.expr(f"count_if({DROPPED_COLUMN}) AS dropped")] if DROPPED_COLUMN in frame.columns else []
+
+
+def _and_not_dropped(frame: DataFrame) -> str:
+    return f" AND NOT {DROPPED_COLUMN}" if DROPPED_COLUMN in frame.columns else ""
 
 
 def _marked(

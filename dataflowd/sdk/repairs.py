@@ -1,8 +1,9 @@
 """Bad records that a person has dealt with, put right where the job meets them again.
 
 A record is known by its mark, a hash of its content at the place where it was judged. Before the rows are judged again,
-those with the mark of a resolved record are replaced by what the person made of them, or left out; then they are judged
-like all others, so that a repair which repairs nothing is set aside once more. Nothing is added beside the record itself:
+those with the mark of a repaired record are replaced by what the person made of them; then they are judged like all
+others, so that a repair which repairs nothing is set aside once more. A dropped record is marked, and the sieve that
+meets it counts it and leaves it out: the check row_count has to know the fate of every record. Nothing is added beside the record itself:
 one that is no longer in the source, or has been corrected there, is not brought back.
 """
 
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 FILE_COLUMN = "_dataflow_file"
 MARK_COLUMN = "_dataflow_mark"
 REPAIRED_COLUMN = "_dataflow_repaired"
+DROPPED_COLUMN = "_dataflow_dropped"
+OWN_COLUMNS = frozenset({FILE_COLUMN, DROPPED_COLUMN})
 
 
 def whole(frame: DataFrame) -> str:
     """A row as JSON, in Spark SQL."""
-    return f"to_json(struct({', '.join(quoted(name) for name in frame.columns if name != FILE_COLUMN)}))"
+    return f"to_json(struct({', '.join(quoted(name) for name in frame.columns if name not in OWN_COLUMNS)}))"
 
 
 def mark(record: str) -> str:
@@ -35,7 +38,7 @@ def mark(record: str) -> str:
 
 
 def applied(frame: DataFrame, resolved: Iterable[dict[str, Any]]) -> DataFrame:
-    """The rows, with what was resolved among them replaced or left out."""
+    """The rows, with those that were repaired replaced, and true in DROPPED_COLUMN of those that were dropped."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     repairs = {
@@ -48,12 +51,11 @@ def applied(frame: DataFrame, resolved: Iterable[dict[str, Any]]) -> DataFrame:
         list(repairs.items()), f"{MARK_COLUMN} string, {REPAIRED_COLUMN} string"
     )
     met = with_file(frame, F.expr(f"{mark(whole(frame))} AS _met"))
-    joined = met.join(F.broadcast(known), met["_met"] == known[MARK_COLUMN], "left").where(
-        f"{MARK_COLUMN} IS NULL OR {REPAIRED_COLUMN} IS NOT NULL"
-    )
+    joined = met.join(F.broadcast(known), met["_met"] == known[MARK_COLUMN], "left")
     patch = F.from_json(F.col(REPAIRED_COLUMN), "map<string, string>")
     kept = [FILE_COLUMN] if FILE_COLUMN in joined.columns else []
-    return joined.select(*(_patched(field, patch) for field in fields), *kept)
+    dropped = F.expr(f"{MARK_COLUMN} IS NOT NULL AND {REPAIRED_COLUMN} IS NULL AS {DROPPED_COLUMN}")
+    return joined.select(*(_patched(field, patch) for field in fields), dropped, *kept)
 
 
 def with_file(frame: DataFrame, *marks: Column) -> DataFrame:

@@ -8,6 +8,7 @@ a rule.
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,10 +21,15 @@ class Watch:
 
         self._source = frame
         self._expressions = expressions
-        self._observation = Observation()
+        self._name = f"dataflow-{uuid.uuid4()}"
+        self._observation = Observation(self._name)
         self._is_stale = False
         self._values: dict[str, Any] | None = None
         self.frame = frame.observe(self._observation, *expressions)
+
+    def is_in(self, plan: str) -> bool:
+        """Whether the rows of a frame with this plan (`plan_of`) come by here."""
+        return self._name in plan
 
     def expire(self) -> None:
         """Called before the writing starts: what was observed until now was seen by some other action."""
@@ -53,3 +59,11 @@ class Watch:
         """The optimiser may find that no row can pass, and leave the watch out with the rest of the plan."""
         inside = getattr(self._observation, "_jo", None)
         return self._is_complete() and (inside is None or inside.getRow().size() == len(self._expressions))
+
+
+def plan_of(frame: DataFrame) -> str:
+    """The plan as text, which names the watches in it. It ends where the job cut it off, by a checkpoint for example."""
+    inside = getattr(frame, "_jdf", None)
+    if inside is not None:
+        return str(inside.queryExecution().analyzed().treeString())
+    return " ".join(frame._plan.observations)  # noqa: SLF001 - Connect has no other way to ask

@@ -67,6 +67,32 @@ END $$;
 COMMENT ON FUNCTION dataflow.resolve(text, text, text[], jsonb) IS
     'Marks quarantined records of a run as dealt with, all open ones where itemids is NULL; returns how many';
 
+CREATE OR REPLACE FUNCTION dataflow.unresolve(jobid text, dataid text, itemids text[]) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    unknown text;
+    done bigint;
+BEGIN
+    PERFORM dataflow._known_job(unresolve.jobid);
+    SELECT i INTO unknown FROM unnest(itemids) AS i WHERE NOT EXISTS (
+        SELECT FROM dataflow.quarantine q WHERE q.jobid = unresolve.jobid AND q.dataid = unresolve.dataid AND q.itemid = i) LIMIT 1;
+    IF FOUND THEN
+        PERFORM dataflow.quarantine_record(unresolve.jobid, unresolve.dataid, unknown);
+    END IF;
+    -- `applied` stays: a published version holds what was decided, and replay() has to make the chunk again without it.
+    UPDATE dataflow.quarantine q SET is_resolved = false, resolved = NULL, resolved_by = NULL, resolution = NULL,
+        details = q.details || jsonb_build_object('earlier', jsonb_build_object('record', q.details -> 'record', 'resolution', q.resolution,
+            'resolved_by', q.resolved_by, 'resolved', q.resolved))
+        WHERE q.jobid = unresolve.jobid AND q.dataid = unresolve.dataid AND (itemids IS NULL OR q.itemid = ANY (itemids)) AND q.is_resolved;
+    GET DIAGNOSTICS done = ROW_COUNT;
+    RETURN done;
+END $$;
+COMMENT ON FUNCTION dataflow.unresolve(text, text, text[]) IS
+    'Opens resolved records of a run again, all of them where itemids is NULL; returns how many. replay() takes their resolution out of what is published';
+
 CREATE OR REPLACE FUNCTION dataflow.quarantine_groups(job text DEFAULT NULL, pattern text DEFAULT NULL, with_resolved boolean DEFAULT false) RETURNS TABLE (
     jobid text, code text, reason text, open bigint, resolved bigint, unapplied bigint, chunks bigint, first timestamptz, last timestamptz,
     example_dataid text, example_itemid text, example jsonb
@@ -82,11 +108,14 @@ BEGIN
     RETURN QUERY
     WITH grouped AS MATERIALIZED (
         SELECT q.jobid, q.code, q.reason, count(*) FILTER (WHERE NOT q.is_resolved) AS open, count(*) FILTER (WHERE q.is_resolved) AS resolved,
-            count(*) FILTER (WHERE q.is_resolved AND q.applied IS NULL) AS unapplied, count(DISTINCT q.dataid) AS chunks,
-            min(q.created) AS first, max(q.created) AS last, min(ARRAY[q.dataid, q.itemid]) AS example
+            count(*) FILTER (WHERE q.is_resolved AND q.applied IS NULL) AS unapplied, count(DISTINCT q.dataid) FILTER (WHERE s.is_shown) AS chunks,
+            min(q.created) FILTER (WHERE s.is_shown) AS first, max(q.created) FILTER (WHERE s.is_shown) AS last,
+            min(ARRAY[q.dataid, q.itemid]) FILTER (WHERE s.is_shown) AS example
         FROM dataflow.quarantine q
-        WHERE (job IS NULL OR q.jobid = job) AND (pattern IS NULL OR dataflow.matches(q.dataid, pattern)) AND (with_resolved OR NOT q.is_resolved)
+        CROSS JOIN LATERAL (SELECT with_resolved OR NOT q.is_resolved AS is_shown) AS s
+        WHERE (job IS NULL OR q.jobid = job) AND (pattern IS NULL OR dataflow.matches(q.dataid, pattern))
         GROUP BY q.jobid, q.code, q.reason
+        HAVING bool_or(s.is_shown)
     )
     SELECT g.jobid::text, g.code, g.reason, g.open, g.resolved, g.unapplied, g.chunks, g.first, g.last, g.example[1], g.example[2], x.details -> 'record'
     FROM grouped g
@@ -152,7 +181,7 @@ BEGIN
     PERFORM dataflow._known_job(job);
     chosen := ARRAY(
         SELECT DISTINCT q.dataid::text FROM dataflow.quarantine q
-        WHERE q.jobid = job AND CASE WHEN q.is_resolved THEN q.applied IS NULL ELSE with_open END
+        WHERE q.jobid = job AND CASE WHEN q.is_resolved THEN q.applied IS NULL ELSE with_open OR q.applied IS NOT NULL END
             AND (patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(q.dataid, p))));
     RETURN QUERY
     SELECT c.dataid, max(s.status), n.resolved, n.open
@@ -169,4 +198,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION dataflow.replay(text, text[], boolean, boolean) IS
-    'Makes the chunks again that have resolved records which no version contains yet; with_open => true also those with open records, for code that has learned to take them. A second call finds nothing to do';
+    'Makes the chunks again that have resolved records which no version contains yet, or reopened ones which a version still contains as they were resolved; with_open => true also those with open records, for code that has learned to take them. A second call finds nothing to do';

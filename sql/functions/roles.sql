@@ -49,7 +49,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.hold(text, text, text), dataflow.release(text, text), dataflow.cancel(text, text, text),
     dataflow.resubmit(jsonb, boolean, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
     dataflow.hold_chunks(jsonb, text, boolean), dataflow.release_chunks(jsonb, boolean), dataflow.cancel_runs(jsonb, text, boolean),
-    dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb),
+    dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb), dataflow.unresolve(text, text, text[]),
     dataflow.create_partitioning(text, text, text[], text, bigint, jsonb, boolean), dataflow.delete_partitioning(text, text, boolean),
     dataflow.resolve_records(text, jsonb), dataflow.replay(text, text[], boolean, boolean),
     dataflow.seal(text, text, text),

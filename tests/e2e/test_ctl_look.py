@@ -266,7 +266,7 @@ def test_why_of_a_job_groups_what_blocks_most(connection: psycopg.Connection, ru
 @pytest.mark.usefixtures("daemon")
 def test_chunks_are_filtered_sorted_paged_and_mapped(run_ctl: RunCtl) -> None:
     def dataids(*arguments: str) -> list[str]:
-        return [row["dataid"] for row in asked(run_ctl, "chunks", "orders", *arguments)]
+        return [row["dataid"] for row in json.loads(run_ctl("chunks", "orders", *arguments, "--json").stdout)]
 
     assert dataids() == [DONE, FAILED, RUNNING, HELD]
     assert dataids("--status", "failed", "--status", "HOLD") == [FAILED, HELD]
@@ -816,3 +816,24 @@ def test_a_hostile_text_cannot_steer_the_terminal(connection: psycopg.Connection
     assert "\x1b" not in ok(run_ctl("jobs")) + ok(run_ctl("stats", "clean_orders")) + ok(
         run_ctl("jobs", "--json")
     )
+
+
+def test_json_is_whole_however_long_the_list(
+    run_ctl: RunCtl, dsn: str, connection: psycopg.Connection
+) -> None:
+    dataids = [f"2{number:03}-01-01" for number in range(250)]
+    retail(connection)
+    limit(connection, 200)
+    with running_daemon(dsn) as started:
+        ready(connection, "raw_orders", *dataids)
+        bad = {"item": "1", "reason": "no amount", "details": {}}
+        started.finish(started.claim(200), quarantine=[bad])
+        assert [row["dataid"] for row in asked(run_ctl, "chunks", "raw_orders")] == dataids
+        assert len(asked(run_ctl, "runs")) == len(asked(run_ctl, "quarantine", "records")) == 200
+        for command in (["chunks", "raw_orders"], ["runs"], ["quarantine", "records"]):
+            said = run_ctl(*command, "--json", "--limit", "3")
+            assert len(json.loads(said.stdout)) == 3
+            assert (
+                said.stderr == "truncated: there are more than the 3 of --limit; without it all are printed\n"
+            )
+        assert asked(run_ctl, "chunks", "orders", "--status", "HOLD") == []

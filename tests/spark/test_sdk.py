@@ -375,6 +375,40 @@ def test_custom_checks_see_what_was_written(spark: SparkSession, numbers: DataFr
         run_job(forward, spark, {"numbers": numbers.limit(5)}, ["out"], datasets=declared)
 
 
+def needs_a_column(frame: DataFrame) -> bool:
+    return bool(frame.where("nix > 0").count() == 0)
+
+
+def divides(frame: DataFrame) -> bool:
+    return bool(1 / (frame.count() - 100))
+
+
+def test_a_custom_check_that_raises_is_one_failed_check_beside_the_others(
+    spark: SparkSession, numbers: DataFrame
+) -> None:
+    sys.modules[__name__] = sys.modules.get(__name__) or sys.modules[no_gaps.__module__]
+    custom = tuple(
+        {"function": f"{__name__}:{name}", "severity": "error"}
+        for name in ("divides", "needs_a_column", "no_gaps")
+    )
+    rules = {"unique": {"columns": ["digit"], "severity": "error"}}
+    declared = {"out": dataset("out", checks=rules, custom_checks=custom)}
+    with pytest.raises(AttemptError) as stopped:
+        run_job(forward, spark, {"numbers": numbers}, ["out"], datasets=declared)
+    results = {check["name"].rpartition(":")[2]: check for check in stopped.value.details["checks"]}
+    assert {name: check["passed"] for name, check in results.items()} == {
+        "unique(digit)": False,
+        "divides": False,
+        "needs_a_column": False,
+        "no_gaps": True,
+    }
+    assert results["divides"]["observed"].startswith(
+        "it raised ZeroDivisionError: division by zero (test_sdk.py, line "
+    )
+    assert "`nix` cannot be resolved" in results["needs_a_column"]["observed"]
+    assert stopped.value.code == "CHECK_FAILED"
+
+
 def only_names(frame: DataFrame) -> bool | str:
     return frame.columns == ["id", "digit", "name"] or f"columns are {frame.columns}"
 

@@ -119,3 +119,35 @@ def test_groups_are_by_reason_and_have_an_example(pipeline: World) -> None:
     assert pipeline.rows(
         "SELECT jobid, code, reason, open, chunks, example_itemid, example FROM dataflow.quarantine_groups()"
     ) == [("clean_orders", "BAD_RECORD", "no amount", 2, 1, "a", {"id": "a"})]
+
+
+def test_what_was_resolved_can_be_opened_again_and_replay_takes_it_back(pipeline: World) -> None:
+    published(pipeline, "a", "b")
+    take_back(pipeline, a={"reason": "a test"}, b={"reason": "a test"})
+    replay(pipeline)
+    daemon = pipeline.daemon("beta")
+    daemon.finish(daemon.claim_one(), applied=True)
+    assert records(pipeline) == [("a", True, True), ("b", True, True)]
+    unresolve = "SELECT dataflow.unresolve('clean_orders', %s, %s)"
+    assert pipeline.value(unresolve, DAY, ["a"]) == 1
+    assert pipeline.value(unresolve, DAY, ["a"]) == 0
+    with pytest.raises(psycopg.Error, match="no record nix"):
+        pipeline.value(unresolve, DAY, ["b", "nix"])
+    assert records(pipeline) == [("a", False, True), ("b", True, True)]
+    earlier = "SELECT details -> 'earlier' -> 'resolution' FROM dataflow.quarantine WHERE itemid = 'a'"
+    assert pipeline.value(earlier) == {"reason": "a test"}
+    assert replay(pipeline) == [(DAY, "READY", 0, 1)]
+    attempt = daemon.claim_one()
+    assert [each["mark"] for each in order(pipeline, attempt)["resolved"]] == ["Mb"]
+    daemon.finish(attempt, quarantine=[bad("a")], applied=True)
+    assert records(pipeline) == [("a", False, False), ("b", True, True)]
+    assert replay(pipeline) == []
+
+
+def test_groups_tell_how_many_are_resolved_also_when_only_open_ones_are_shown(pipeline: World) -> None:
+    published(pipeline, "a", "b", "c")
+    take_back(pipeline, a={"reason": "a test"})
+    groups = "SELECT open, resolved, example_itemid FROM dataflow.quarantine_groups()"
+    assert pipeline.rows(groups) == [(2, 1, "b")]
+    take_back(pipeline, b={"reason": "a test"}, c={"reason": "a test"})
+    assert pipeline.rows(groups) == []
