@@ -85,7 +85,7 @@ def warehouse(empty_dsn: str) -> Iterator[Warehouse]:
 @pytest.fixture
 def locked_warehouse(warehouse: Warehouse, server: Server) -> Iterator[Warehouse]:
     """Nobody gets in without a password any more; who is inside stays. The role `loader` has one, and may make tables."""
-    rules = server.data_dir / "postgres" / "data" / "pg_hba.conf"
+    rules = server.data_dir / "pg_hba.conf"
     before = rules.read_text(encoding="utf-8")
     create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(ROLE), PASSWORD)
     warehouse.connection.execute(create)

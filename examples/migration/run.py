@@ -117,7 +117,9 @@ def story(stage: Stage, shards: int, rows_a_shard: int) -> None:
 
     stage.step("The limits held, says the history")
     for period in (day, night, morning):
+        # In a period that began when all was done, nothing ran.
         [[started, running]] = stage.rows(STARTED, period.began, period.ended)
+        running = running or 0
         stage.tell(f"limit {period.limit}: {started:>6,} runs were started, at most {running} side by side")
         stage.require(running <= period.limit, f"never more than {period.limit} ran side by side")
 

@@ -77,6 +77,14 @@ class Scripts:
         file.write_text(FLOW.format(awkward=json.dumps(AWKWARD), options=options), encoding="utf-8")
         flow.apply(self.connection, flow.load(file, self.settings), prune=False)
 
+    def redeclare(self, was: str, becomes: str) -> None:
+        """Changes the flow file, and applies it."""
+        file = self.directory / "flow.toml"
+        before = file.read_text(encoding="utf-8")
+        assert was in before
+        file.write_text(before.replace(was, becomes), encoding="utf-8")
+        flow.apply(self.connection, flow.load(file, self.settings), prune=False)
+
     def arrive(self, *dataids: str) -> None:
         (self.root / "raw").mkdir(parents=True, exist_ok=True)
         for dataid in dataids:
@@ -326,7 +334,7 @@ def test_a_password_that_does_not_open_is_explained_by_who_changed_what(scripts:
     """The process that opens it cannot ask the database; the daemon adds what history says."""
     scripts.declare("#!/bin/sh\ntouch began\n")
     scripts.seal(TOLD)
-    scripts.connection.execute("UPDATE dataflow.dataset SET port = 1 WHERE hostname = 'db7'")
+    scripts.redeclare('hostname = "db7"', 'hostname = "db7"\nport = 1')
     scripts.arrive("1")
     assert scripts.run() == 1
     attempt = scripts.attempt()
