@@ -141,3 +141,8 @@ def test_the_embedded_server_lets_nobody_else_in() -> None:
             assert reached(sockets, []) == []
         finally:
             postgres.stop(directory / "mine")
+
+
+def test_nobody_else_reaches_logs_or_spool(alive: tuple[Path, Daemon]) -> None:
+    data_dir, _ = alive
+    assert reached([*everything(data_dir / "log"), *everything(data_dir / "run")], []) == []

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
+import pytest
+from psycopg import sql
+
+from tests.fix_daemon import eventually
 from tests.hostile.siege import Siege
-from tests.hostile.stage import opened
+from tests.hostile.stage import FOREIGN, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.hostile.stage import Stage
+
 SEED = 16
 ROUNDS = 2
-# What datasets and orders say is besieged in test_after_merge.
+# What datasets and orders say is besieged by itself.
 OTHERS = r"^(?!column dataset\.|rows dataset |function (work_order|preview_order|trial_order)\()"
 
 
@@ -25,3 +32,40 @@ def test_whoever_owns_the_database_gets_neither_files_nor_hosts_nor_passwords(
             siege.play(number)
         assert siege.tally.found == []
         assert siege.tally.deeds > ROUNDS
+
+
+@pytest.mark.parametrize("kind", ["jdbc", "none", "postgres"])
+def test_no_format_switches_the_checks_of_places_off(dsn: str, tmp_path: Path, kind: str) -> None:
+    """A location outside the roots, then a host that is not allowed: neither reaches a script."""
+    with opened(dsn, tmp_path) as stage:
+        for dataset, column, value in (
+            ("raw", "location", f"{stage.outside}/secret.csv"),
+            ("src", "hostname", FOREIGN),
+        ):
+            asked = sql.SQL("SELECT format, {} FROM dataflow.dataset WHERE datasetid = %s").format(
+                sql.Identifier(column)
+            )
+            change = sql.SQL("UPDATE dataflow.dataset SET format = %s, {} = %s WHERE datasetid = %s").format(
+                sql.Identifier(column)
+            )
+            [kept] = stage.connection.execute(asked, [dataset]).fetchall()
+            # Neither triggers nor rules are in a superuser's way.
+            stage.connection.execute("SET session_replication_role = replica")
+            stage.connection.execute(change, [kind, value, dataset])
+            stage.connection.execute("SET session_replication_role = DEFAULT")
+            dataid = stage.ready()
+            eventually(partial(_has_ended, stage, dataid))
+            stage.connection.execute(change, [*kept, dataset])
+            assert stage.violations() == []
+
+
+def _has_ended(stage: Stage, dataid: str) -> bool:
+    return stage.status("clean", dataid) in {"FAILED", "READY"}
+
+
+@pytest.mark.parametrize("only", [r"(column|rows) dataset\b", r"function (work_order|claim)\("])
+def test_whoever_rewrites_datasets_and_orders_gets_nothing(dsn: str, tmp_path: Path, only: str) -> None:
+    with opened(dsn, tmp_path) as stage:
+        siege = Siege(stage, SEED, only=only)
+        siege.play(0)
+        assert siege.tally.found == []
