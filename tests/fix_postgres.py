@@ -84,20 +84,23 @@ def reachable_directory() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
+def configure(data_dir: Path, settings: Mapping[str, str]) -> None:
+    """From its next start on the server has these settings, and lets in any role without a password."""
+    rules = data_dir / "pg_hba.conf"
+    rules.write_text("local all all trust\n", encoding="ascii")
+    rules.chmod(0o644)
+    with psycopg.connect(postgres.ensure_running(data_dir), autocommit=True) as connection:
+        for name, value in {**settings, "hba_file": str(rules)}.items():
+            connection.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), value))
+    postgres.stop(data_dir)
+
+
 @contextmanager
 def running_server(settings: Mapping[str, str]) -> Iterator[Server]:
     """A server of one's own with these settings, which lets in any role; nothing of it stays."""
     with reachable_directory() as data_dir:
-        rules = data_dir / "pg_hba.conf"
-        rules.write_text("local all all trust\n", encoding="ascii")
-        rules.chmod(0o644)
         try:
-            with psycopg.connect(postgres.ensure_running(data_dir), autocommit=True) as connection:
-                for name, value in {**settings, "hba_file": str(rules)}.items():
-                    connection.execute(
-                        sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), value)
-                    )
-            postgres.stop(data_dir)
+            configure(data_dir, settings)
             yield Server(data_dir, postgres.ensure_running(data_dir))
         finally:
             postgres.stop(data_dir)

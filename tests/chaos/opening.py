@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
 from psycopg import sql
 
 from dataflowd import migrate
@@ -21,6 +20,7 @@ from tests.chaos import audit
 from tests.chaos.pipeline import WAREHOUSE, Branch
 from tests.chaos.pulse import Pulse
 from tests.chaos.stage import GC_INTERVAL_SECONDS, LEASE_SECONDS, Daemon, Stage
+from tests.fix_postgres import configure
 from tests.fix_proxy import Relay
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def opened(engines: Sequence[str], daemons_each: int, *, keep: bool = False) -> 
         has_small_disk = stack.enter_context(small_disk(directory / "data"))
         server_dir = directory / "server"
         stack.callback(postgres.stop, server_dir)
-        _prepare(server_dir)
+        configure(server_dir, SERVER_SETTINGS)
         branches = [
             Branch(name, name[0], engine, directory / "flows" / name, directory / "data")
             for name, engine in (("files", "process"), ("noop", "noop"), ("deep", "spark"))
@@ -115,13 +115,6 @@ def opened(engines: Sequence[str], daemons_each: int, *, keep: bool = False) -> 
         for daemon in stage.daemons:
             daemon.start()
         yield stage
-
-
-def _prepare(server_dir: Path) -> None:
-    with psycopg.connect(postgres.ensure_running(server_dir), autocommit=True) as connection:
-        for name, value in SERVER_SETTINGS.items():
-            connection.execute(sql.SQL("ALTER SYSTEM SET {} = {}").format(sql.Identifier(name), value))
-    postgres.stop(server_dir)
 
 
 def _daemon(stage: Stage, branch: Branch, number: int, stack: ExitStack) -> Daemon:
