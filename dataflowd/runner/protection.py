@@ -85,7 +85,7 @@ def _cluster_openings(master: str, flow: Mapping[str, str], version: str) -> Ite
         )
     elif version in LEAKING_VERSIONS:
         yield (
-            f"Spark {version} sends files and jars of a running application to whoever asks",
+            f"Spark {version} answers requests for files of a running application before it knows who asks",
             "use Spark 4.2.1, or a later one than 4.3.0",
         )
     if not (_is_on(conf, ENCRYPT) or _is_on(conf, TLS)):

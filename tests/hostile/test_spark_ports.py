@@ -257,7 +257,7 @@ def test_the_doctor_says_what_is_open(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found("yarn") == []
     assert found("local[*]") == []
     [leak] = found("yarn", "4.3.0")
-    assert "Spark 4.3.0 sends files" in leak
+    assert "Spark 4.3.0 answers requests for files" in leak
     [connect] = found("sc://spark.example:15002")
     assert "neither encrypted" in connect
     assert found("sc://spark.example:15002/;use_ssl=true;token=x") == []
