@@ -118,7 +118,7 @@ async def run(
     """Starts a runner, gives it the order, and waits for the end; cancelled, it leaves nothing either."""
     leftovers.remove(settings)
     runner = Runner(("try",), reuse=2, slots=1)
-    # A signal that ends the program comes before there is a directory, or where it is removed.
+    # Signals wait while the directory is made, so that each of them arrives where the directory is removed.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         directory = supervise.own_directory(Path(tempfile.gettempdir()), leftovers.TRIAL)

@@ -104,7 +104,7 @@ def locked_warehouse(warehouse: Warehouse, server: Server) -> Iterator[Warehouse
 
 
 def _opens(dsn: str) -> bool:
-    """Without the password of the server's owner, which the DSN knows where to find."""
+    """Connects without the password file that the DSN names, which has the password of the server's owner."""
     try:
         psycopg.connect(dsn, passfile=os.devnull).close()
     except psycopg.OperationalError:

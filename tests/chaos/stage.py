@@ -90,7 +90,7 @@ class Daemon:
         self.is_frozen = False
 
     def disturbed(self, seconds: float = 0.0) -> Callable[[], None]:
-        """From now on, for so long: what it does meanwhile is excused. To be called when it is over, which may be later."""
+        """Excuses the daemon for so long. The caller calls the result when the fault has ended, which may be later."""
         began = time.time()
         self.disturbances.append((began, began + seconds))
         return lambda: self.disturbances.append((began, time.time()))
@@ -271,7 +271,7 @@ class Stage:
         return daemons + [(pid, False) for pid in alive]
 
     def disturbed(self, seconds: float = 0.0) -> Callable[[], None]:
-        """All of them: the server is away. To be called when it is back."""
+        """Excuses every daemon: the server is away. The caller calls the result when the server is back."""
         ends = [daemon.disturbed(seconds) for daemon in self.daemons]
 
         def is_over() -> None:
