@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import psycopg
 import pytest
 
+from tests.processes import children_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -47,9 +49,9 @@ def temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
 @pytest.fixture(autouse=True)
 def no_leaks(temporary_directory: Path) -> Iterator[None]:
     """The locks are checked where a test's database is dropped: afterwards none could be left."""
-    processes, directories = child_processes(), set(temporary_directory.iterdir())
+    processes, directories = children_of("self"), set(temporary_directory.iterdir())
     yield
-    left = _remaining(lambda: child_processes() - processes)
+    left = _remaining(lambda: children_of("self") - processes)
     assert not left, f"child processes are left: {[_command(pid) for pid in left]}"
     made = _remaining(lambda: set(temporary_directory.iterdir()) - directories)
     assert not made, f"temporary files are left: {made}"
@@ -59,12 +61,6 @@ def assert_no_advisory_locks(admin_dsn: str, database: str) -> None:
     with psycopg.connect(admin_dsn, autocommit=True) as connection:
         held = _remaining(lambda: set(connection.execute(ADVISORY_LOCKS, [database]).fetchall()))
     assert not held, f"advisory locks are left: {held}"
-
-
-def child_processes() -> set[int]:
-    """Ended children that nobody waited for are among them."""
-    listed = [path.read_text(encoding="ascii") for path in Path("/proc/self/task").glob("*/children")]
-    return {int(pid) for pids in listed for pid in pids.split()}
 
 
 def _remaining(look: Callable[[], set[T]]) -> set[T]:

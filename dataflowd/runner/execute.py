@@ -20,7 +20,7 @@ from dataflowd.formats import files
 from dataflowd.masking import mask
 from dataflowd.order import attempt_location
 from dataflowd.runner import afterwards, jobcode
-from dataflowd.runner.explain import fault, line_of, message_of
+from dataflowd.runner.explain import fault, is_of_spark, line_of, message_of
 from dataflowd.sdk import quarantine
 from dataflowd.sdk.context import Context, Reporter
 from dataflowd.sdk.declare import typed_params
@@ -230,7 +230,9 @@ def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: Data
         answer = function(frame)
     except AssertionError as error:
         answer = str(error) or f"an assertion failed{line_of(error)}"
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other checks have their results
+    except Exception as error:
+        if is_of_spark(error):
+            raise  # no answer of the check: a worker died, or the JVM; another attempt may get one
         answer = f"it raised {message_of(error)}{line_of(error)}"
     passed = answer is None or answer is True
     observed = answer if isinstance(answer, str) else ("passed" if passed else "it returned " + repr(answer))

@@ -44,6 +44,13 @@ def fault(error: BaseException) -> AttemptError:
     return _with_frames(error, message_of(error), "")
 
 
+def is_of_spark(error: BaseException) -> bool:
+    """Whether Spark itself broke down, as when a worker or the JVM dies; what job code raises in a worker is a PythonException."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+
+    return isinstance(error, Py4JError | ConnectionError)
+
+
 def line_of(error: BaseException) -> str:
     """Where in the author's own code it was raised, to be said behind the message."""
     frames = list(_author_frames(error))

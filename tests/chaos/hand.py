@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from tests.chaos import processes
+from tests import processes
 from tests.chaos import stage as stages
 from tests.chaos.keepers import Keepers
 from tests.chaos.operators import GLOBAL_LIMIT, Operators

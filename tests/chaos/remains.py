@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 GC_SECONDS = 600
 EXCUSED_LEASES = 2
-SHOWN_BEFORE = 6  # lines of a daemon's log that tell why
+SHOWN_BEFORE = 6  # lines of a daemon's log, or events of a run, that tell why
+LOOKS_AGAIN = 3
+SECONDS_BETWEEN_LOOKS = 2.0
 CURRENT = """
     SELECT s.datasetid, s.dataid, m.location FROM dataflow.datastatus s
     JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
@@ -44,22 +46,49 @@ LOCKS = """
 def queue(stage: Stage) -> list[Violation]:
     """Nothing waits that could run: the queue is what it would be if it were made anew, and that is nothing.
 
-    Runs of a job that the present version does not declare wait for one that does.
+    What was lost stays lost; what a daemon or an operator's program is just about to do is done at the next look.
     """
+    found = _unlike_anew(stage)
+    for _ in range(LOOKS_AGAIN):
+        if not found:
+            break
+        stage.rest(SECONDS_BETWEEN_LOOKS)
+        later = _unlike_anew(stage)
+        found = {run: kind for run, kind in found.items() if later.get(run) == kind}
+    return [
+        Violation(kind, f"{job}/{dataid}: {_told(stage, job, dataid)}")
+        for (job, dataid), kind in found.items()
+    ]
+
+
+def _unlike_anew(stage: Stage) -> dict[tuple[str, str], str]:
+    """Runs of a job that the present version does not declare wait for one that does."""
     served = {f"{branch.prefix}_{job.step}" for branch in stage.branches for job in branch.declared}
     with stage.connect() as connection, connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL statement_timeout = 0")
-        found: list[Violation] = []
-        # What a claim or a rescue has changed is judged by the next claim: here, and now.
+        # What was left to the next claim is judged here, and now, also what was looked at a moment ago.
+        connection.execute("UPDATE dataflow.recheck SET looked = NULL")
         connection.execute("SELECT dataflow.settle()")
         before = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
         connection.execute("SELECT dataflow.rebuild_work()")
         after = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
-    for job, dataid in sorted(after | before):
-        if job in served:
-            kind = "queued_for_nothing" if (job, dataid) in before else "waits_though_ready"
-            found.append(Violation(kind, f"{job}/{dataid}"))
-    return found
+    return {
+        run: "queued_for_nothing" if run in before else "waits_though_ready"
+        for run in sorted(after | before)
+        if run[0] in served
+    }
+
+
+def _told(stage: Stage, job: str, dataid: str) -> str:
+    """What the database last wrote of a run."""
+    rows = stage.rows(
+        "SELECT e.at, e.kind, e.datasetid, e.from_status, e.to_status, e.code, e.reason, e.actor FROM dataflow.event e"
+        " WHERE e.jobid = %s AND e.dataid = %s ORDER BY e.event DESC LIMIT %s",
+        job,
+        dataid,
+        SHOWN_BEFORE,
+    )
+    return " | ".join(" ".join(str(each) for each in row if each is not None) for row in reversed(rows))
 
 
 def leftovers(stage: Stage) -> Iterator[Violation]:

@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from dataflowd import flow
 from dataflowd.embedded import postgres
 from dataflowd.settings import Settings
-from tests.chaos import processes
+from tests import processes
 from tests.chaos.witness import Witness
 
 if TYPE_CHECKING:

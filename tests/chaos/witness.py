@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from tests.chaos import processes
+from tests import processes
 
 TOGETHER_SECONDS = 0.3  # a killed process takes a moment to be gone
 SETTLE_SECONDS = 3.0  # that a daemon has, once it is awake, to stop what is no longer its own

@@ -26,6 +26,7 @@ from pydantic import SecretStr
 from dataflowd import flow, keyfile, seal
 from dataflowd.errors import EXIT
 from dataflowd.settings import Settings
+from tests import processes
 from tests.fix_daemon import Daemon, daemons, eventually
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ class Stage:
 
     def _processes(self) -> Iterator[str]:
         """Of the daemon and all below it: what they are, and who has the password."""
-        for pid in _below(self.daemon.pid):
+        for pid in processes.below(self.daemon.pid):
             with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
                 environ = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
@@ -359,12 +360,3 @@ def _peak(pid: int) -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0
-
-
-def _below(pid: int) -> list[int]:
-    found = [pid]
-    for each in found:
-        for listed in Path(f"/proc/{each}/task").glob("*/children"):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                found += map(int, listed.read_text(encoding="ascii").split())
-    return found

@@ -7,8 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,9 +15,11 @@ from dataflowd import flow
 from dataflowd.embedded import postgres
 from tests.fix_daemon import daemons, eventually
 from tests.fix_postgres import reachable_directory
+from tests.processes import below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     import psycopg
 
@@ -106,15 +106,6 @@ def everything(data_dir: Path) -> list[str]:
     return [str(data_dir), *sorted(str(path) for path in data_dir.rglob("*"))]
 
 
-def _below(pid: int) -> list[int]:
-    found = [pid]
-    for each in found:
-        with suppress(FileNotFoundError, ProcessLookupError):
-            listed = Path(f"/proc/{each}/task/{each}/children").read_text(encoding="ascii")
-            found += map(int, listed.split())
-    return found
-
-
 def test_the_health_port_tells_nothing_that_is_worth_a_visit(alive: tuple[Path, Daemon]) -> None:
     data_dir, daemon = alive
     for path in ("/health", "/health/live", "/metrics", "/", "/../../etc/passwd", "/health?x=%00"):
@@ -127,7 +118,7 @@ def test_the_health_port_tells_nothing_that_is_worth_a_visit(alive: tuple[Path, 
 
 def test_the_daemon_and_its_jobs_are_closed_to_others(alive: tuple[Path, Daemon]) -> None:
     _, daemon = alive
-    processes = _below(daemon.pid)
+    processes = below(daemon.pid)
     assert len(processes) > 1
     assert reached([], processes) == []
 

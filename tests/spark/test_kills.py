@@ -25,6 +25,7 @@ from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
 from tests.e2e.ctl_flow import ok
+from tests.processes import children_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -160,15 +161,10 @@ async def shop(world: World, settings: Settings) -> AsyncIterator[Shop]:
         await engine.close()
 
 
-def children(pid: int) -> list[int]:
-    listed = [path.read_text(encoding="ascii") for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for line in listed for child in line.split()]
-
-
 def processes(runner: Runner) -> dict[str, list[int]]:
     assert runner.pid is not None
-    [jvm] = children(runner.pid)
-    workers = [worker for parent in children(jvm) for worker in children(parent)]
+    [jvm] = children_of(runner.pid)
+    workers = [worker for parent in children_of(jvm) for worker in children_of(parent)]
     return {"driver": [runner.pid], "jvm": [jvm], "worker": workers}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel
+from pyspark.sql import functions
 
 import dataflowd.flow
 from dataflowd import Context, checks, job, jobs, node
@@ -383,13 +384,18 @@ def divides(frame: DataFrame) -> bool:
     return bool(1 / (frame.count() - 100))
 
 
+def fails_in_a_worker(frame: DataFrame) -> bool:
+    divided = functions.udf(lambda digit: 1 // (digit - digit), "long")
+    return frame.select(divided("digit")).first() is None
+
+
 def test_a_custom_check_that_raises_is_one_failed_check_beside_the_others(
     spark: SparkSession, numbers: DataFrame
 ) -> None:
     sys.modules[__name__] = sys.modules.get(__name__) or sys.modules[no_gaps.__module__]
     custom = tuple(
         {"function": f"{__name__}:{name}", "severity": "error"}
-        for name in ("divides", "needs_a_column", "no_gaps")
+        for name in ("divides", "needs_a_column", "fails_in_a_worker", "no_gaps")
     )
     rules = {"unique": {"columns": ["digit"], "severity": "error"}}
     declared = {"out": dataset("out", checks=rules, custom_checks=custom)}
@@ -400,11 +406,13 @@ def test_a_custom_check_that_raises_is_one_failed_check_beside_the_others(
         "unique(digit)": False,
         "divides": False,
         "needs_a_column": False,
+        "fails_in_a_worker": False,
         "no_gaps": True,
     }
     assert results["divides"]["observed"].startswith(
         "it raised ZeroDivisionError: division by zero (test_sdk.py, line "
     )
+    assert "ZeroDivisionError" in results["fails_in_a_worker"]["observed"]
     assert "`nix` cannot be resolved" in results["needs_a_column"]["observed"]
     assert stopped.value.code == "CHECK_FAILED"
 

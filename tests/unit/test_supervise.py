@@ -17,7 +17,7 @@ import pytest
 
 from dataflowd import leftovers, supervise
 from dataflowd.supervise import Log, spawn
-from tests.fix_leaks import child_processes
+from tests.processes import children_of
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -220,8 +220,8 @@ def test_a_child_that_cannot_be_watched_is_not_left_alone(
     def no_more(_pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    before = child_processes()  # a server that the tests share may be among them
+    before = children_of("self")  # a server that the tests share may be among them
     monkeypatch.setattr(os, "pidfd_open", no_more)
     with pytest.raises(OSError, match="Too many open files"):
         spawn(["sh", "-c", f"sleep 1; touch {tmp_path}/ran"], env=ENV)
-    assert child_processes() == before
+    assert children_of("self") == before

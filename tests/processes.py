@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -32,5 +33,17 @@ def _text(path: Path) -> str:
 
 
 def children_of(pid: int | str) -> set[int]:
-    listed = [_text(path) for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return {int(child) for children in listed for child in children.split()}
+    """Ended children that nobody waited for are among them."""
+    found: set[int] = set()
+    with suppress(FileNotFoundError, ProcessLookupError):  # a process ends at any moment
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            found |= set(map(int, _text(path).split()))
+    return found
+
+
+def below(pid: int) -> list[int]:
+    """The process itself, its children, and theirs."""
+    found = [pid]
+    for each in found:
+        found += children_of(each)
+    return found
