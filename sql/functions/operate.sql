@@ -507,7 +507,7 @@ DECLARE
     roots bigint;
     began boolean;
     is_retired boolean;
-    is_external boolean;
+    maker record;
     host record;
     advice text;
     place bigint;
@@ -518,14 +518,19 @@ BEGIN
     SELECT r.* INTO run FROM dataflow.run_state(why.jobid, why.dataid) AS r;
     SELECT j.retired IS NOT NULL INTO is_retired FROM dataflow.job j WHERE j.jobid = why.jobid;
     SELECT a.started IS NOT NULL INTO began FROM dataflow.attempt a WHERE a.attempt = run.attempt;
-    SELECT s.external INTO is_external FROM dataflow.datastatus s WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
+    -- The version that is published may be of an earlier attempt than the last.
+    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs INTO maker
+        FROM dataflow.datastatus s JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+        JOIN dataflow.attempt a ON a.attempt = m.attempt
+        WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
     advice := substring(run.error FROM 'remedy: (.*)$');
     RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, run.state, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
-            WHEN 'READY' THEN CASE WHEN run.outcome = 'DONE' AND NOT is_external
-                THEN format('attempt %s on %s made version %s, finished %s, of %s', run.number, run.daemon, run.version, to_char(run.ended, stamp),
-                    coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(run.inputs)), 'nothing'))
-                ELSE format('version %s was registered by hand %s', run.version, to_char(run.since, stamp)) END
+            WHEN 'READY' THEN CASE WHEN maker.attempt IS NULL THEN format('version %s was registered by hand %s', run.version, to_char(run.since, stamp))
+                ELSE format('attempt %s on %s made version %s, finished %s, of %s', maker.number, maker.daemon, run.version, to_char(maker.ended, stamp),
+                    coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(maker.inputs)), 'nothing'))
+                    || CASE WHEN run.attempt IS NULL OR maker.attempt >= run.attempt THEN ''
+                        ELSE format('; set to READY by hand %s, after attempt %s ended %s', to_char(run.since, stamp), run.number, coalesce(run.code, run.outcome)) END END
             WHEN 'RUNNING' THEN format('attempt %s runs on %s (%s) since %s', run.number, run.daemon, coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp))
                 || CASE WHEN host.state IN ('LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, to_char(host.heard, stamp)) ELSE '' END
             WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, to_char(run.ended, stamp)) ELSE 'set by hand ' || to_char(run.since, stamp) END,

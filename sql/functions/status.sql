@@ -10,6 +10,7 @@ AS $$
 DECLARE
     allowed constant text[] := ARRAY['RESUBMIT', 'HOLD', 'PENDING', 'FAILED', 'READY'];
     chunk text;
+    last_version integer;
 BEGIN
     IF TG_OP = 'INSERT' THEN
         RAISE EXCEPTION 'rows of datastatus are not inserted by hand' USING ERRCODE = 'DF409',
@@ -65,10 +66,25 @@ BEGIN
         ELSE OLD.status
     END;
     IF NEW.status = 'READY' AND OLD.held_from IS DISTINCT FROM 'READY' THEN
-        NEW.external := true;
-        NEW.manifest := NULL;
-        NEW.version := OLD.version + 1;
         NEW.validated := true;
+        IF OLD.external OR (OLD.jobid = '' AND OLD.attempt IS NULL) THEN
+            NEW.external := true;
+            NEW.manifest := NULL;
+            NEW.version := OLD.version + 1;
+        ELSE
+            -- What a job made is read through its manifest. Without one the chunk would be its whole directory, in which other attempts
+            -- may lie: failed ones, and older versions.
+            SELECT m.version INTO last_version FROM dataflow.manifest m
+                WHERE m.datasetid = OLD.datasetid AND m.dataid = OLD.dataid AND m.version = OLD.manifest AND m.collected IS NULL;
+            IF last_version IS NULL THEN
+                RAISE EXCEPTION '% cannot be set to READY by hand: %', chunk,
+                    CASE OLD.jobid WHEN '' THEN 'no version of it was published' ELSE format('job %s has published no version of it', OLD.jobid) END
+                    USING ERRCODE = 'DF409', HINT = CASE OLD.jobid WHEN '' THEN '' ELSE 'RESUBMIT has the job make it; ' END
+                        || format('dataflowctl ready %s %s registers data that was brought from outside', OLD.datasetid, OLD.dataid);
+            END IF;
+            NEW.manifest := last_version;
+            NEW.version := last_version;
+        END IF;
     END IF;
     NEW.code := CASE WHEN NEW.status = 'FAILED' THEN 'BY_HAND' WHEN NEW.status IN ('HOLD', 'PENDING') THEN OLD.code END;
     IF NEW.reason IS NOT DISTINCT FROM OLD.reason THEN
@@ -344,10 +360,10 @@ BEGIN
     END IF;
     -- The first chunk of a job that continues its own output comes from outside; what the job has made is not lost by a slip.
     SELECT s.dataid INTO bad FROM unnest(dataids) AS d JOIN dataflow.datastatus s ON s.datasetid = ready.datasetid AND s.dataid = d AND s.locktype = 'OUT'
-        WHERE producer <> '' AND NOT s.external AND s.attempt IS NOT NULL AND s.status IN ('READY', 'FAILED', 'RESUBMIT') LIMIT 1;
+        WHERE producer <> '' AND NOT s.external AND s.manifest IS NOT NULL AND s.status IN ('READY', 'FAILED', 'RESUBMIT') LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'chunk %/% is made by job %: it is not registered', datasetid, bad, producer USING ERRCODE = 'DF409',
-            HINT = format('dataflowctl resubmit %s --dataid %s --status any makes it again; if its data was put in place by hand, set its status in dataflow.datastatus to READY', producer, bad);
+            HINT = format('dataflowctl resubmit %s --dataid %s --status any makes it again; status READY in dataflow.datastatus points at its last version again', producer, bad);
     END IF;
     -- Slices bound the memory that a trigger needs for a million rows.
     FOR low IN 1 .. coalesce(cardinality(dataids), 0) BY slice LOOP

@@ -167,6 +167,17 @@ person(
 )
 person("failed_in", "queued running", lambda s: (SET, "FAILED", *s.inputs[0]))
 person("ready_sql", "failed cancelled held", lambda s: (SET, "READY", s.world.outputs[0], s.world.dataid))
+person(
+    "failed_ready_sql",
+    "made read",
+    lambda s: (SET, "FAILED", s.world.outputs[0], s.world.dataid),
+    lambda s: (SET, "READY", s.world.outputs[0], s.world.dataid),
+)
+person(
+    "ready_out",
+    "failed cancelled",
+    lambda s: ("SELECT dataflow.ready({}, {})", s.world.outputs[0], s.world.dataid),
+)
 person("cancel", "running orphaned queued", lambda s: ("SELECT dataflow.cancel({}, {})", *s.world.run))
 DELETE_RUNS = "SELECT * FROM dataflow.delete_runs('make', ARRAY[{}])"
 person(

@@ -90,15 +90,107 @@ def test_synonyms_are_normalised(pipeline: World, typed: str, stored: str) -> No
     assert pipeline.status("sums", DAY) == stored
 
 
-def test_a_failed_chunk_that_a_person_repaired_is_complete_and_its_consumers_go_on(pipeline: World) -> None:
+PUBLISHED = "SELECT status, version, manifest, external FROM dataflow.datastatus WHERE datasetid = 'clean' AND locktype = 'OUT'"
+
+
+@pytest.mark.parametrize("typed", ["READY", "COMPLETE"])
+@pytest.mark.parametrize("before", ["FAILED", "RESUBMIT", "failed attempt"])
+def test_ready_by_hand_points_at_the_last_version_that_the_job_made(
+    pipeline: World, before: str, typed: str
+) -> None:
+    """The chunk's directory holds older versions and failed attempts too: it is never the chunk."""
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    places = [f"/data/clean/{DAY}/attempt={number}" for number in (1, 2)]
+    for place in places:
+        daemon.finish(daemon.claim_one(), outputs={"clean": {"location": place, "rows": 3}})
+        pipeline.set_status("clean", DAY, "RESUBMIT")
+    if before == "failed attempt":
+        daemon.fail(daemon.claim_one())
+    else:
+        pipeline.set_status("clean", DAY, before)
+    assert pipeline.set_status("clean", DAY, typed) == 1
+    assert pipeline.rows(PUBLISHED) == [("READY", 2, 2, False)]
+    assert pipeline.value("SELECT location FROM dataflow.data_location('clean', %s)", DAY) == places[1]
+    attempt = daemon.claim_one()
+    assert attempt.inputs == {f"clean/{DAY}": 2}
+    order = pipeline.value("SELECT dataflow.work_order(%s, %s)", attempt.attempt, attempt.token)
+    assert [(chunk["location"], chunk["rows"]) for chunk in order["inputs"]["clean"]["chunks"]] == [
+        (places[1], 3)
+    ]
+
+
+def test_a_version_that_is_ready_again_by_hand_tells_so_and_is_stale_by_what_made_it(pipeline: World) -> None:
+    made(pipeline)
+    daemon = pipeline.daemons[0]
+    pipeline.set_status("clean", DAY, "RESUBMIT")
+    daemon.fail(daemon.claim_one(), code="BAD")
+    pipeline.set_status("clean", DAY, "READY")
+    told = pipeline.value("SELECT detail FROM dataflow.why('clean_orders', %s) WHERE number = 0", DAY)
+    assert told.startswith("attempt 1 on alpha made version 1, finished ")
+    assert f", of raw/{DAY} v1; set to READY by hand " in told
+    assert told.endswith(", after attempt 2 ended BAD")
+    assert pipeline.rows("SELECT datasetid FROM dataflow.stale") == []
+    pipeline.ready("raw", DAY)
+    assert pipeline.rows("SELECT datasetid, because, input FROM dataflow.stale") == [
+        ("clean", ["INPUT"], f"raw/{DAY}")
+    ]
+    # Nobody reads a second time what has not changed, and the next version has a number of its own.
+    pipeline.set_status("clean", DAY, "RESUBMIT")
+    assert daemon.work_off() == [("clean_orders", DAY)]
+    assert pipeline.rows(PUBLISHED) == [("READY", 2, 2, False)]
+
+
+@pytest.mark.parametrize("typed", ["READY", "COMPLETE"])
+@pytest.mark.parametrize("before", ["failed attempt", "never made", "collected"])
+def test_ready_by_hand_is_refused_where_the_job_has_published_nothing(
+    pipeline: World, before: str, typed: str
+) -> None:
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    if before == "failed attempt":
+        daemon.fail(daemon.claim_one())
+    elif before == "never made":
+        pipeline.do("SELECT dataflow.hold('clean', %s)", DAY)
+    else:
+        daemon.finish(daemon.claim_one())
+        pipeline.set_status("clean", DAY, "FAILED")
+        pipeline.as_framework("UPDATE dataflow.manifest SET collected = now()")
+    digest = pipeline.everything()
+    with pytest.raises(psycopg.Error) as refused:
+        pipeline.set_status("clean", DAY, typed)
+    diagnosis = refused.value.diag
+    assert (diagnosis.sqlstate, diagnosis.message_primary, diagnosis.message_hint) == (
+        "DF409",
+        f"clean/{DAY} cannot be set to READY by hand: job clean_orders has published no version of it",
+        "RESUBMIT has the job make it;"
+        f" dataflowctl ready clean {DAY} registers data that was brought from outside",
+    )
+    assert pipeline.everything() == digest
+
+
+def test_data_brought_from_outside_takes_the_place_of_what_failed(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
     daemon.fail(daemon.claim_one())
-    pipeline.set_status("clean", DAY, "COMPLETE")
-    assert pipeline.rows(
-        "SELECT status, version, manifest, external FROM dataflow.datastatus WHERE datasetid = 'clean' AND locktype = 'OUT'"
-    ) == [("READY", 1, None, True)]
+    pipeline.ready("clean", DAY)
+    assert pipeline.rows(PUBLISHED) == [("READY", 1, None, True)]
     assert daemon.work_off() == [("sum_orders", DAY)]
+    # Set aside and taken back, it is what it was: data from outside, registered once more.
+    pipeline.set_status("clean", DAY, "FAILED")
+    pipeline.set_status("clean", DAY, "READY")
+    assert pipeline.rows(PUBLISHED) == [("READY", 2, None, True)]
+
+
+def test_a_source_chunk_that_was_set_aside_is_registered_again_by_ready(pipeline: World) -> None:
+    pipeline.ready("raw", DAY)
+    pipeline.set_status("raw", DAY, "FAILED")
+    pipeline.set_status("raw", DAY, "READY")
+    pipeline.do("SELECT dataflow.hold('raw', '2026-01-02')")
+    pipeline.set_status("raw", "2026-01-02", "READY")
+    assert pipeline.rows(
+        "SELECT dataid, version, external FROM dataflow.datastatus WHERE datasetid = 'raw' ORDER BY dataid"
+    ) == [(DAY, 2, True), ("2026-01-02", 1, True)]
 
 
 def test_a_chunk_that_was_published_before_it_was_held_is_the_same_when_set_ready(pipeline: World) -> None:

@@ -65,21 +65,42 @@ def test_what_a_job_has_made_is_not_registered_over_it(world: World) -> None:
         world.ready("orders", DAY)
     assert "dataflowctl resubmit clean --dataid 2026-01-01" in str(caught.value.diag.message_hint)
     assert world.version("orders", DAY) == 1
+    world.set_status("orders", DAY, "FAILED")
+    with pytest.raises(psycopg.DatabaseError, match=f"chunk orders/{DAY} is made by job clean"):
+        world.ready("orders", DAY)
+    assert world.status("orders", DAY) == "FAILED"
 
 
-def test_a_chunk_whose_data_was_put_in_place_by_hand_is_a_directory_of_its_own(world: World) -> None:
+def test_what_a_retired_producer_left_is_ready_again_as_its_last_version_or_not_at_all(world: World) -> None:
+    world.job("clean", "raw", "orders")
+    world.ready("raw", DAY, "2026-01-02")
+    daemon = world.daemon()
+    first, second = sorted(daemon.claim(), key=lambda attempt: attempt.dataid)
+    daemon.finish(first, outputs={"orders": {"location": "/data/orders/attempt=1"}})
+    daemon.fail(second)
+    world.as_framework("DELETE FROM dataflow.job_output")
+    world.set_status("orders", DAY, "FAILED")
+    world.set_status("orders", DAY, "READY")
+    location = world.value("SELECT location FROM dataflow.data_location('orders', %s)", DAY)
+    assert location == "/data/orders/attempt=1"
+    with pytest.raises(psycopg.DatabaseError, match="no version of it was published") as refused:
+        world.set_status("orders", "2026-01-02", "READY")
+    assert refused.value.diag.message_hint == (
+        "dataflowctl ready orders 2026-01-02 registers data that was brought from outside"
+    )
+
+
+def test_a_chunk_whose_data_was_brought_from_outside_is_a_directory_of_its_own(world: World) -> None:
     world.job("clean", "raw", "orders")
     world.ready("raw", DAY)
     daemon = world.daemon()
-    daemon.finish(daemon.claim_one())
-    world.set_status("orders", DAY, "RESUBMIT")
     daemon.fail(daemon.claim_one())
-    world.set_status("orders", DAY, "READY")
+    world.ready("orders", DAY)
     world.as_framework("UPDATE dataflow.dataset SET location = '/data/orders/'")
     location = world.value("SELECT location FROM dataflow.data_location('orders', %s)", DAY)
     assert location == f"/data/orders/dataid={DAY}"
     detail = world.value("SELECT detail FROM dataflow.why('clean', %s) WHERE number = 0", DAY)
-    assert detail.startswith("version 2 was registered by hand")
+    assert detail.startswith("version 1 was registered by hand")
 
 
 def test_what_a_retired_job_left_failed_is_told_by_its_dataset_and_goes_with_the_job(world: World) -> None:

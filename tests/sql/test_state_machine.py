@@ -222,14 +222,18 @@ class Model:
             self.set(each, "FAILED")
             self.failed_by_hand.add(each)
 
+    def can_be_ready_by_hand(self, chunk: Chunk) -> bool:
+        """A source comes from outside; of what a job makes there has to be a version."""
+        return self.held_from.get(chunk) == "READY" or chunk[0] in SOURCES or self.version.get(chunk, 0) > 0
+
     def ready_by_hand(self, chunk: Chunk) -> None:
         was = self.status.get(chunk)
         if was in {None, "READY"}:
             return
-        if self.held_from.get(chunk) == "READY":
-            self.set(chunk, "READY")
-        else:
+        if chunk[0] in SOURCES and self.held_from.get(chunk) != "READY":
             self.publish(chunk)
+        else:
+            self.set(chunk, "READY")
 
 
 class Histories(RuleBasedStateMachine):
@@ -331,7 +335,8 @@ class Histories(RuleBasedStateMachine):
     def type_status(self, data: st.DataObject, status: str) -> None:
         chunk = dataset, dataid = data.draw(st.sampled_from(self.in_use() or sorted(self.model.status)))
         was = self.model.status.get(chunk)
-        if status == "COMPLETE" and was == "RUNNING":
+        refused = was == "RUNNING" or (was is not None and not self.model.can_be_ready_by_hand(chunk))
+        if status == "COMPLETE" and refused:
             with pytest.raises(psycopg.Error, match="cannot be set to READY by hand"):
                 self.world.set_status(dataset, dataid, status)
             return
