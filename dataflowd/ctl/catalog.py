@@ -9,7 +9,7 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call
 from dataflowd.ctl.output import bold, columns, say, unicode_output
-from dataflowd.ctl.show import as_json, cell, counted, duration, first_line, moment, size, table
+from dataflowd.ctl.show import as_json, cell, counted, duration, first_line, marked, moment, size, table
 
 if TYPE_CHECKING:
     from dataflowd.ctl.ask import Row
@@ -131,7 +131,7 @@ def _name(row: Row) -> str:
     if row["dataid"] is None:
         return str(row["datasetid"])
     code = f" ({row['code']})" if row["code"] else ""
-    return f"{row['datasetid']}/{row['dataid']}  {row['status'] or 'not there'}{code}"
+    return f"{row['datasetid']}/{row['dataid']}  {marked(row['status'] or 'not there', row)}{code}"
 
 
 def stats(

@@ -53,6 +53,7 @@ JOB_STATUS = {
     "resubmit": "integer",
     "held": "integer",
     "quarantined": "integer",
+    "forced": "integer",
     "oldest_waiting": "time?",
     "per_hour": "number?",
     "eta_seconds": "number?",
@@ -150,6 +151,9 @@ KEYS: dict[str, Shape] = {
             "code": "text?",
             "reason": "text?",
             "location": "text?",
+            "forced": "boolean",
+            "missing": "list?",
+            "forced_inputs": "list?",
         }
     ),
     "runs": Shape(
@@ -192,6 +196,8 @@ KEYS: dict[str, Shape] = {
             "usage": "object",
             "checks": "list",
             "nodes": "list",
+            "missing": "list?",
+            "forced_inputs": "list?",
         }
     ),
     "why": Shape(
@@ -301,6 +307,8 @@ KEYS: dict[str, Shape] = {
             "status": "text?",
             "version": "integer?",
             "code": "text?",
+            "forced": "boolean?",
+            "missing": "list?",
         }
     ),
     "stats": Shape(

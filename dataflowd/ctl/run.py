@@ -94,7 +94,8 @@ def force(  # noqa: PLR0913
 
     What was published before is replaced when it succeeds. An input that is not READY is not given to the job: a script finds
     its location empty. The attempt is marked as forced, with the answers that it was run against, and the history keeps
-    who did it. Never forced are two writers of one chunk, locations outside the
+    who did it. `chunks`, `why`, `lineage` and `status` show the mark, and which inputs were missing; when one of these arrives,
+    the chunk is stale, and `resubmit JOB --stale` makes it again. Never forced are two writers of one chunk, locations outside the
     allowed roots, and another environment.
 
     Examples:

@@ -10,7 +10,7 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, print_rows
 from dataflowd.ctl.output import say
-from dataflowd.ctl.show import as_json, duration, first_line, size, table
+from dataflowd.ctl.show import as_json, duration, first_line, marked, size, table
 
 HASH_SHOWN = 8
 SHOWN_CHUNKS = 100
@@ -80,7 +80,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
         [
             [
                 row["dataid"],
-                row["status"] if row["validated"] else f"{row['status']} (not validated)",
+                marked(row["status"], row, "" if row["validated"] else "not validated"),
                 row["code"] or (row["code_hash"] or "")[:HASH_SHOWN] or None,
                 row["version"],
                 row["rows"],
@@ -182,7 +182,7 @@ def attempts(
         [
             [
                 row["number"],
-                row["status"] + (" (forced)" if row["forced"] else ""),
+                marked(row["status"], row),
                 row["code"],
                 row["claimed"],
                 duration(row["seconds"]),

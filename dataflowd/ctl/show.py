@@ -21,7 +21,7 @@ import typer
 from dataflowd.ctl.output import bold, coloured, columns, say, say_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 GREEN, CYAN, RED, YELLOW, MAGENTA = (f"\x1b[{number}m" for number in (32, 36, 31, 33, 35))
 STYLES = {
@@ -113,6 +113,19 @@ def first_line(text: str | None) -> str | None:
 
 def counted(number: int, thing: str, things: str = "") -> str:
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def marked(status: str, row: Mapping[str, Any], *marks: str) -> str:
+    """A status with what a reader of the data has to know: that the version was made by force, or of such a one."""
+    missing, of_forced = row.get("missing"), row.get("forced_inputs")
+    said = [
+        *marks,
+        "forced" if row["forced"] else "",
+        f"{counted(len(missing), 'input')} missing" if missing else "",
+        "of forced inputs" if of_forced else "",
+    ]
+    told = ", ".join(filter(None, said))
+    return f"{status} ({told})" if told else status
 
 
 def folded(text: str, *, taken: int = 0, indent: int = 0) -> str:

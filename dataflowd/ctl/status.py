@@ -151,7 +151,7 @@ def _draw_jobs(jobs: list[dict[str, Any]]) -> None:
         [
             [
                 j["jobid"] + (" (paused)" if j["paused"] else ""),
-                j["done"],
+                f"{j['done']} ({j['forced']} forced)" if j["forced"] else j["done"],
                 j["running"],
                 j["waiting"],
                 j["failed"],

@@ -120,11 +120,12 @@ BEGIN
     SELECT coalesce(jsonb_agg(jsonb_build_object(
             'jobid', s.jobid, 'done', s.ready, 'running', s.running, 'limit', s.max_running, 'waiting', s.queued, 'retry_later', s.retry_later,
             'failed', s.failed, 'resubmit', s.resubmit, 'held', s.held, 'quarantined', s.quarantined, 'oldest_waiting', s.oldest_queued,
-            'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric), 'paused', s.paused)
+            'forced', coalesce(f.runs, 0), 'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric), 'paused', s.paused)
             ORDER BY s.failed > 0 DESC, s.running > 0 DESC, s.queued > 0 DESC, s.jobid), '[]'),
         coalesce(sum(s.queued), 0), coalesce(sum(s.quarantined), 0)
     INTO jobs, queued, quarantined
     FROM dataflow.status() AS s LEFT JOIN dataflow.rates() AS r ON r.jobid = s.jobid
+    LEFT JOIN (SELECT v.jobid, count(DISTINCT v.dataid) AS runs FROM dataflow.forced v GROUP BY v.jobid) AS f ON f.jobid = s.jobid
     WHERE overview.jobid IS NULL OR s.jobid = overview.jobid;
 
     waits := CASE queued WHEN 1 THEN '1 run waits' ELSE queued || ' runs wait' END;
@@ -180,6 +181,13 @@ BEGIN
         UNION ALL
         SELECT 6, 'QUARANTINED', quarantined, format('%s set aside', records), 'dataflowctl quarantine list'
         FROM dataflow._counted(quarantined::bigint, 'record') AS records WHERE quarantined > 0
+        UNION ALL
+        SELECT 7, 'PARTIAL', p.runs, format('%s of %s made by force, without all inputs', dataflow._counted(p.runs, 'chunk'), p.jobid),
+            format('dataflowctl why %s %s', p.jobid, p.example)
+        FROM (
+            SELECT v.jobid, count(DISTINCT v.dataid) AS runs, min(v.dataid) AS example FROM dataflow.forced v
+            WHERE v.missing IS NOT NULL AND (overview.jobid IS NULL OR v.jobid = overview.jobid) GROUP BY v.jobid
+        ) AS p
     ) AS h;
     RETURN jsonb_build_object('at', now(), 'running', limits.running, 'limit', limits.concurrency, 'paused', limits.paused, 'waiting', queued,
         'needs_hand', hands, 'causes', causes, 'daemons', daemons, 'jobs', jobs);
@@ -191,12 +199,15 @@ CREATE OR REPLACE FUNCTION dataflow._counted(n bigint, thing text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT n || ' ' || thing || CASE n WHEN 1 THEN '' ELSE 's' END $$;
 
+-- Of release 0.1.0, with fewer columns.
+DROP FUNCTION IF EXISTS dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer);
 CREATE OR REPLACE FUNCTION dataflow.chunks(
     datasetid text, statuses text[] DEFAULT NULL, first text DEFAULT NULL, last text DEFAULT NULL, pattern text DEFAULT NULL,
     only_stale boolean DEFAULT false, sort text DEFAULT 'dataid', descending boolean DEFAULT false, at_most integer DEFAULT 100
 ) RETURNS TABLE (
     dataid text, status text, jobid text, rows bigint, bytes bigint, version integer, modified timestamptz, attempt bigint,
-    code_hash text, config_hash text, validated boolean, external boolean, stale text[], code text, reason text, location text
+    code_hash text, config_hash text, validated boolean, external boolean, stale text[], code text, reason text, location text,
+    forced boolean, missing text[], forced_inputs text[]
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -209,6 +220,8 @@ DECLARE
     from_key text;
     to_key text;
     plain constant boolean := NOT only_stale AND sort = 'dataid';
+    -- Mostly nobody forces anything, and no input has to be looked at.
+    has_forced constant boolean := EXISTS (SELECT FROM dataflow.attempt a WHERE a.forced);
 BEGIN
     PERFORM dataflow._known_dataset(chunks.datasetid);
     PERFORM dataflow._checked_statuses(wanted);
@@ -250,7 +263,8 @@ BEGIN
         SELECT row_number() OVER () AS place, p.* FROM page p
     )
     SELECT p.dataid::text, p.status, nullif(p.jobid, ''), m.rows, m.bytes, p.version, p.modified, coalesce(m.attempt, p.attempt),
-        a.code_hash, a.config_hash, p.validated, p.external, x.because, p.code, p.reason, m.location
+        a.code_hash, a.config_hash, p.validated, p.external, x.because, p.code, p.reason, m.location,
+        coalesce(a.forced, false), CASE WHEN a.forced THEN dataflow._not_given(a) END, CASE WHEN has_forced THEN dataflow._forced_inputs(a.inputs) END
     FROM numbered p
     LEFT JOIN dataflow.manifest m ON m.datasetid = p.datasetid AND m.dataid = p.dataid AND m.version = p.manifest
     LEFT JOIN dataflow.attempt a ON a.attempt = m.attempt
@@ -328,10 +342,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.runs(text, boolean, timestamptz, integer) IS 'Recent runs, each by its last attempt, newest first';
 
+DROP FUNCTION IF EXISTS dataflow.attempts(text, text);
 CREATE OR REPLACE FUNCTION dataflow.attempts(jobid text, dataid text) RETURNS TABLE (
     number integer, attempt bigint, status text, tries integer, lost integer, claimed timestamptz, started timestamptz, ended timestamptz,
     seconds double precision, daemon text, hostname text, code text, error text, retry_at timestamptz, forced boolean, tag text,
-    inputs jsonb, code_hash text, config_hash text, usage jsonb, checks jsonb, nodes jsonb
+    inputs jsonb, code_hash text, config_hash text, usage jsonb, checks jsonb, nodes jsonb, missing text[], forced_inputs text[]
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -347,7 +362,8 @@ BEGIN
         (SELECT coalesce(jsonb_agg(jsonb_build_object('datasetid', c.datasetid, 'name', c.name, 'severity', c.severity, 'passed', c.passed,
             'observed', c.observed, 'expected', c.expected) ORDER BY c.datasetid, c.name), '[]') FROM dataflow.check_result c WHERE c.attempt = a.attempt),
         (SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'items', n.items, 'successes', n.successes, 'failures', n.failures,
-            'seconds', n.seconds) ORDER BY n.ordinal, n.node), '[]') FROM dataflow.node_stat n WHERE n.attempt = a.attempt)
+            'seconds', n.seconds) ORDER BY n.ordinal, n.node), '[]') FROM dataflow.node_stat n WHERE n.attempt = a.attempt),
+        dataflow._not_given(a), dataflow._forced_inputs(a.inputs)
     FROM dataflow.attempt a LEFT JOIN dataflow.daemon d ON d.daemon = a.daemon
     WHERE a.jobid = attempts.jobid AND a.dataid = attempts.dataid ORDER BY a.number;
 END $$;
@@ -508,6 +524,7 @@ DECLARE
     began boolean;
     is_retired boolean;
     maker record;
+    old record;
     host record;
     advice text;
     place bigint;
@@ -519,15 +536,18 @@ BEGIN
     SELECT j.retired IS NOT NULL INTO is_retired FROM dataflow.job j WHERE j.jobid = why.jobid;
     SELECT a.started IS NOT NULL INTO began FROM dataflow.attempt a WHERE a.attempt = run.attempt;
     -- The version that is published may be of an earlier attempt than the last.
-    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs INTO maker
-        FROM dataflow.datastatus s JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs, a.forced, dataflow._not_given(a) AS missing, dataflow._forced_inputs(a.inputs) AS forced_inputs
+        INTO maker FROM dataflow.datastatus s JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
         JOIN dataflow.attempt a ON a.attempt = m.attempt
         WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
+    SELECT t.because, t.input INTO old FROM dataflow.stale t JOIN dataflow.job_output o ON o.datasetid = t.datasetid
+        WHERE o.jobid = why.jobid AND t.dataid = why.dataid ORDER BY t.datasetid LIMIT 1;
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
     advice := substring(run.error FROM 'remedy: (.*)$');
     RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, run.state, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
             WHEN 'READY' THEN CASE WHEN maker.attempt IS NULL THEN format('version %s was registered by hand %s', run.version, to_char(run.since, stamp))
-                ELSE format('attempt %s on %s made version %s, finished %s, of %s', maker.number, maker.daemon, run.version, to_char(maker.ended, stamp),
+                ELSE format('attempt %s on %s made version %s%s, finished %s, of %s', maker.number, maker.daemon, run.version,
+                    CASE WHEN maker.forced THEN ' by force' ELSE '' END, to_char(maker.ended, stamp),
                     coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(maker.inputs)), 'nothing'))
                     || CASE WHEN run.attempt IS NULL OR maker.attempt >= run.attempt THEN ''
                         ELSE format('; set to READY by hand %s, after attempt %s ended %s', to_char(run.since, stamp), run.number, coalesce(run.code, run.outcome)) END END
@@ -576,7 +596,7 @@ BEGIN
             WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
             WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
             WHEN 'LOCKED' THEN CASE WHEN is_retired THEN 'dataflowctl apply a flow that declares it' ELSE CASE run.state
-                WHEN 'READY' THEN 'nothing to do'
+                WHEN 'READY' THEN CASE WHEN old.because IS NULL THEN 'nothing to do' ELSE again || ' --status READY makes it again' END
                 WHEN 'RUNNING' THEN format('wait, or dataflowctl cancel %s --dataid %s', why.jobid, why.dataid)
                 WHEN 'FAILED' THEN again
                 WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
@@ -602,6 +622,28 @@ BEGIN
                 CASE WHEN place = 1 THEN NULL ELSE 'wait' END;
         END IF;
     END IF;
+    IF run.state = 'READY' AND maker.forced THEN
+        RETURN QUERY SELECT 11, 'Was it made in order?', false, 'FORCED', format('attempt %s was forced', maker.number) || coalesce(format(', and had %s of %s: not %s%s',
+                (SELECT count(*) FROM jsonb_object_keys(maker.inputs)),
+                dataflow._counted((SELECT count(*) FROM jsonb_object_keys(maker.inputs)) + cardinality(maker.missing), 'input'), maker.missing[1],
+                CASE WHEN cardinality(maker.missing) > 1 THEN format(' (and %s more)', cardinality(maker.missing) - 1) ELSE '' END), ''),
+            CASE WHEN maker.missing IS NULL OR old.because IS NOT NULL THEN again || ' --status READY makes it again'
+                ELSE format('when they are there: %s --status READY', again) END;
+    END IF;
+    IF run.state = 'READY' AND maker.forced_inputs IS NOT NULL THEN
+        RETURN QUERY SELECT 12, 'Were its inputs made in order?', false, 'FORCED_INPUT', format('%s v%s was made by force%s', i.first, maker.inputs ->> i.first,
+                CASE WHEN cardinality(maker.forced_inputs) > 1 THEN format(' (and %s more)', cardinality(maker.forced_inputs) - 1) ELSE '' END),
+            coalesce((SELECT format('dataflowctl why %s %s', o.jobid, split_part(i.first, '/', 2)) FROM dataflow.job_output o WHERE o.datasetid = split_part(i.first, '/', 1)),
+                again || ' --status READY makes it again')
+        FROM (SELECT maker.forced_inputs[1] AS first) AS i;
+    END IF;
+    IF run.state = 'READY' AND old.because IS NOT NULL THEN
+        RETURN QUERY SELECT 13, 'Is it up to date?', false, 'STALE', concat_ws('; ',
+                CASE WHEN 'CODE' = ANY (old.because) THEN 'the job''s code has changed since' END,
+                CASE WHEN 'CONFIGURATION' = ANY (old.because) THEN 'the job''s configuration has changed since' END,
+                old.input || CASE WHEN maker.inputs ? old.input THEN ' was published again since' ELSE ' was not there then' END),
+            again || ' --status READY makes it again';
+    END IF;
     IF missing.jobid IS NOT NULL AND missing.status IS DISTINCT FROM 'FAILED' THEN
         SELECT c.*, count(*) OVER () AS others INTO root FROM dataflow.root_causes(why.jobid, why.dataid) AS c LIMIT 1;
         IF root.depth > 1 THEN
@@ -614,7 +656,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION dataflow.why(text, text) IS
-    'Why a run did, does or does not run: where it stands (0), the five questions (1 to 5), what else keeps it (6 to 9) and what is at the root (10), each with a remedy';
+    'Why a run did, does or does not run: where it stands (0), the five questions (1 to 5), what else keeps it (6 to 9), what is at the root (10), and of a READY one whether it was made by force (11), of inputs that were (12), or is stale (13), each with a remedy';
 
 CREATE OR REPLACE FUNCTION dataflow.blockers(jobid text) RETURNS TABLE (
     code text, what text, runs bigint, first text, last text, detail text, remedy text
@@ -952,8 +994,10 @@ LEFT JOIN (
 ) AS c ON c.datasetid = d.datasetid;
 COMMENT ON VIEW dataflow.datasets IS 'Every dataset with its producer, its consumers, its place and how many chunks it has; no credentials';
 
+DROP FUNCTION IF EXISTS dataflow.lineage(text, text);
 CREATE OR REPLACE FUNCTION dataflow.lineage(dataset text, chunk text DEFAULT NULL) RETURNS TABLE (
-    direction text, depth integer, path text[], jobid text, datasetid text, dataid text, status text, version integer, code text
+    direction text, depth integer, path text[], jobid text, datasetid text, dataid text, status text, version integer, code text,
+    forced boolean, missing text[]
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -978,9 +1022,9 @@ BEGIN
             FROM down u JOIN dataflow.job_input i ON i.datasetid = u.datasetid JOIN dataflow.job_output o ON o.jobid = i.jobid
             WHERE o.datasetid <> ALL (u.path)
         )
-        (SELECT 'up', u.depth, u.path, u.jobid, u.datasetid, NULL::text, NULL::text, NULL::integer, NULL::text FROM up u LIMIT shown)
+        (SELECT 'up', u.depth, u.path, u.jobid, u.datasetid, NULL::text, NULL::text, NULL::integer, NULL::text, NULL::boolean, NULL::text[] FROM up u LIMIT shown)
         UNION ALL
-        (SELECT 'down', u.depth, u.path, u.jobid, u.datasetid, NULL, NULL, NULL, NULL FROM down u WHERE u.depth > 0 LIMIT shown)
+        (SELECT 'down', u.depth, u.path, u.jobid, u.datasetid, NULL, NULL, NULL, NULL, NULL, NULL FROM down u WHERE u.depth > 0 LIMIT shown)
         ORDER BY 1 DESC, 3;
         RETURN;
     END IF;
@@ -1003,12 +1047,15 @@ BEGIN
         UNION ALL
         (SELECT 'down', u.* FROM down u WHERE u.depth > 0 LIMIT shown)
     )
-    SELECT f.direction, f.depth, f.path, f.jobid, f.datasetid, f.dataid, s.status, s.version, s.code
+    SELECT f.direction, f.depth, f.path, f.jobid, f.datasetid, f.dataid, s.status, s.version, s.code,
+        CASE WHEN s.status IS NOT NULL THEN coalesce(a.forced, false) END, CASE WHEN a.forced THEN dataflow._not_given(a) END
     FROM found f LEFT JOIN dataflow.datastatus s ON s.datasetid = f.datasetid AND s.dataid = f.dataid AND s.locktype = 'OUT'
+    LEFT JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+    LEFT JOIN dataflow.attempt a ON a.attempt = m.attempt
     ORDER BY 1 DESC, 3;
 END $$;
 COMMENT ON FUNCTION dataflow.lineage(text, text) IS
-    'What a dataset or chunk is made of (up) and what is made of it (down), at most 2000 rows each; path leads from it to the row';
+    'What a dataset or chunk is made of (up) and what is made of it (down), at most 2000 rows each; path leads from it to the row, forced and missing say that a version was made by force and without which inputs';
 
 CREATE OR REPLACE FUNCTION dataflow.delete_runs(jobid text, patterns text[] DEFAULT NULL, dry_run boolean DEFAULT false, at_most integer DEFAULT 1000000) RETURNS TABLE (
     dataid text, status text, chunks bigint, attempts bigint, versions bigint, quarantined bigint

@@ -70,8 +70,38 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.history(text, text) IS 'The story of a run in order: every transition, and every change of what it waited for';
 
--- A chunk is stale when it was made by other code or configuration than the job has now, or from inputs that were
--- published again since.
+-- Only a forced attempt may have been given less than its mapping says. NULL: it was given everything.
+CREATE OR REPLACE FUNCTION dataflow._not_given(a dataflow.attempt) RETURNS text[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT array_agg(q.datasetid || '/' || q.dataid ORDER BY q.datasetid, dataflow.sortkey(q.dataid))
+    FROM dataflow._inputs(a.jobid, a.dataid) AS q
+    WHERE a.forced AND NOT (a.answers ->> 'ready')::boolean AND q.dataid IS NOT NULL AND NOT a.inputs ? (q.datasetid || '/' || q.dataid)
+$$;
+
+-- Which of the versions that an attempt was given were made by force. NULL: none.
+CREATE OR REPLACE FUNCTION dataflow._forced_inputs(inputs jsonb) RETURNS text[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT array_agg(i.key ORDER BY i.key) FROM jsonb_each_text(_forced_inputs.inputs) AS i
+    JOIN dataflow.manifest m ON m.datasetid = split_part(i.key, '/', 1) AND m.dataid = split_part(i.key, '/', 2) AND m.version = i.value::integer
+    JOIN dataflow.attempt a ON a.attempt = m.attempt
+    WHERE a.forced
+$$;
+
+CREATE OR REPLACE VIEW dataflow.forced AS
+SELECT m.datasetid::text, m.dataid::text, a.jobid::text, m.version, a.attempt, m.published, dataflow._not_given(a) AS missing
+FROM dataflow.attempt a
+JOIN dataflow.manifest m ON m.attempt = a.attempt
+JOIN dataflow.datastatus s ON s.datasetid = m.datasetid AND s.dataid = m.dataid AND s.locktype = 'OUT' AND s.manifest = m.version AND s.status = 'READY'
+WHERE a.forced;
+COMMENT ON VIEW dataflow.forced IS 'READY chunks whose version was made by force';
+COMMENT ON COLUMN dataflow.forced.missing IS 'The inputs that it was made without; NULL: it was made of all of them';
+
+-- A chunk is stale when it was made by other code or configuration than the job has now, from inputs that were published
+-- again since, or by force without an input that is there now.
 CREATE OR REPLACE VIEW dataflow.stale AS
 SELECT s.datasetid::text, s.dataid::text, s.jobid, s.version, a.attempt,
     array_remove(ARRAY[
@@ -88,13 +118,19 @@ LEFT JOIN LATERAL (
     SELECT min(i.key) AS input FROM jsonb_each_text(a.inputs) AS i
     JOIN dataflow.datastatus p ON p.datasetid = split_part(i.key, '/', 1) AND p.dataid = split_part(i.key, '/', 2) AND p.locktype = 'OUT'
     WHERE p.version > i.value::int
-) AS newer ON true
+) AS changed ON true
+LEFT JOIN LATERAL (
+    SELECT min(n.input) AS input FROM unnest(dataflow._not_given(a)) AS n (input)
+    JOIN dataflow.datastatus p ON p.datasetid = split_part(n.input, '/', 1) AND p.dataid = split_part(n.input, '/', 2) AND p.locktype = 'OUT'
+    WHERE a.forced AND p.status = 'READY'
+) AS arrived ON true
+CROSS JOIN LATERAL (SELECT least(changed.input, arrived.input) AS input) AS newer
 WHERE s.locktype = 'OUT' AND s.status = 'READY'
     AND (a.code_hash <> j.code_hash OR a.config_hash <> j.config_hash OR newer.input IS NOT NULL);
 COMMENT ON VIEW dataflow.stale IS
-    'READY chunks that were made by other code or configuration than the job has now, or from inputs that were published again since';
+    'READY chunks that were made by other code or configuration than the job has now, from inputs that were published again since, or by force without an input that is READY now';
 COMMENT ON COLUMN dataflow.stale.because IS 'CODE, CONFIGURATION, INPUT';
-COMMENT ON COLUMN dataflow.stale.input IS 'The first input that is newer';
+COMMENT ON COLUMN dataflow.stale.input IS 'The first input that is newer, or was not there';
 
 CREATE OR REPLACE FUNCTION dataflow.fold_counters() RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER

@@ -11,7 +11,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dataflow FROM PUBLIC, dataflow_reader, dat
 GRANT SELECT ON dataflow.migration, dataflow.dataset, dataflow.job, dataflow.job_input, dataflow.job_output, dataflow.datastatus,
     dataflow.work, dataflow.open_run, dataflow.recheck, dataflow.manifest, dataflow.forgotten, dataflow.check_result, dataflow.node_stat, dataflow.quarantine,
     dataflow.event, dataflow.control, dataflow.counter, dataflow.partitioning, dataflow.batch, dataflow.key,
-    dataflow.stale, dataflow.chunk_count TO dataflow_reader;
+    dataflow.stale, dataflow.forced, dataflow.chunk_count TO dataflow_reader;
 -- The token is the fence, the incarnation the right to claim: people do not see them.
 GRANT SELECT (attempt, jobid, dataid, number, tries, lost, daemon, tag, forced, inputs, answers, claimed, started, ended, outcome, code,
     error, retry_at, code_hash, config_hash, usage, let_go) ON dataflow.attempt TO dataflow_reader;
@@ -21,7 +21,7 @@ GRANT SELECT (daemon, hostname, pid, session_pid, environment, version, jobs, st
 GRANT EXECUTE ON FUNCTION
     dataflow.schema_version(), dataflow.five_questions(text, text), dataflow.required_inputs(text, text), dataflow.affected_runs(text, text),
     dataflow.output_dataid(text, text, text), dataflow.data_location(text, text), dataflow.trial_order(text, text), dataflow.fixed_paths(text, text, integer),
-    dataflow._written_to(dataflow.dataset), dataflow.next_inputs(text), dataflow.history(text, text),
+    dataflow._written_to(dataflow.dataset), dataflow._not_given(dataflow.attempt), dataflow.next_inputs(text), dataflow.history(text, text),
     dataflow.status(), dataflow.select_runs(jsonb), dataflow.matches(text, text), dataflow.sortkey(text), dataflow.next_tick(),
     dataflow.period_start(text, text, text), dataflow.period_id(text, timestamptz, text),
     dataflow.period_add(text, timestamptz, integer, text), dataflow.plan_flow(jsonb, boolean), dataflow.flow_conflicts(jsonb, boolean),

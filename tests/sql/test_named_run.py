@@ -7,17 +7,141 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from tests.fix_world import Attempt
+
 if TYPE_CHECKING:
     from tests.fix_world import Daemon, World
 
 DAY = "2026-01-01"
 
 
-def claim_run(daemon: Daemon, dataid: str = DAY, *, forced: bool = False) -> list[tuple[Any, ...]]:
+def claim_run(
+    daemon: Daemon, dataid: str = DAY, *, job: str = "clean_orders", forced: bool = False
+) -> list[tuple[Any, ...]]:
     return daemon.connection.execute(
-        "SELECT attempt, inputs FROM dataflow.claim_run(%s, %s, 'clean_orders', %s, %s)",
-        [daemon.name, daemon.incarnation, dataid, forced],
+        "SELECT attempt, inputs FROM dataflow.claim_run(%s, %s, %s, %s, %s)",
+        [daemon.name, daemon.incarnation, job, dataid, forced],
     ).fetchall()
+
+
+def force(daemon: Daemon, job: str, dataid: str) -> None:
+    """By force, to its end."""
+    [attempt] = daemon.connection.execute(
+        "SELECT * FROM dataflow.claim_run(%s, %s, %s, %s, true)",
+        [daemon.name, daemon.incarnation, job, dataid],
+    ).fetchall()
+    assert daemon.finish(Attempt(*attempt)) == "accepted"
+
+
+@pytest.fixture
+def months(world: World) -> World:
+    """Three days make a month. The first month was made by force, of its first day alone."""
+    world.job("sum_month", {"days": {"kind": "window", "size": 3}}, "months")
+    world.job("copy_month", "months", "copies")
+    world.ready("days", "0")
+    force(world.daemon(), "sum_month", "0")
+    return world
+
+
+STALE = "SELECT datasetid, dataid, because, input FROM dataflow.stale"
+
+
+def test_a_month_made_by_force_of_one_day_is_stale_when_another_day_arrives(months: World) -> None:
+    assert months.rows(STALE) == []
+    daemon = months.daemons[0]
+    assert daemon.work_off() == [("copy_month", "0")]
+    months.ready("days", "2")
+    assert months.rows(STALE) == [("months", "0", ["INPUT"], "days/2")]
+    assert months.rows("SELECT dataid, stale FROM dataflow.chunks('months', only_stale => true)") == [
+        ("0", ["INPUT"])
+    ]
+    months.ready("days", "1")
+    assert months.resubmit(job="sum_month", stale=True) == [("sum_month", "0", "READY")]
+    assert daemon.work_off() == [("sum_month", "0")]
+    # It is whole, and what was made of the forced version is made of an old one.
+    assert months.rows(STALE) == [("copies", "0", ["INPUT"], "months/0")]
+    assert months.rows("SELECT * FROM dataflow.forced") == []
+
+
+def test_an_input_that_is_not_ready_or_was_given_makes_no_forced_version_stale(months: World) -> None:
+    months.do("SELECT dataflow.hold('days', '1')")
+    months.set_status("days", "0", "FAILED")
+    assert months.rows(STALE) == []
+    months.set_status("days", "0", "READY")
+    assert months.rows(STALE) == [("months", "0", ["INPUT"], "days/0")]
+
+
+def test_what_was_forced_with_all_its_inputs_is_not_made_stale_by_one_that_is_declared_later(
+    months: World,
+) -> None:
+    months.ready("days", "1", "2")
+    force(months.daemons[0], "sum_month", "0")
+    months.as_framework(
+        """UPDATE dataflow.job_input SET mapping = '{"kind": "window", "size": 1}' WHERE jobid = 'sum_month'"""
+    )
+    assert months.rows("SELECT datasetid FROM dataflow.stale WHERE datasetid = 'months'") == []
+    assert months.rows("SELECT dataid, missing FROM dataflow.forced") == [("0", None)]
+
+
+def test_a_version_that_was_made_by_force_bears_the_mark_wherever_it_is_shown(months: World) -> None:
+    daemon = months.daemons[0]
+    assert daemon.work_off() == [("copy_month", "0")]
+    missing = ["days/1", "days/2"]
+    marks = "SELECT forced, missing, forced_inputs FROM dataflow.chunks(%s)"
+    assert months.rows(marks, "months") == [(True, missing, None)]
+    assert months.rows(marks, "copies") == [(False, None, ["months/0"])]
+    assert months.rows(marks, "days") == [(False, None, None)]
+    evidence = "SELECT forced, inputs, missing, forced_inputs FROM dataflow.attempts(%s, '0')"
+    assert months.rows(evidence, "sum_month") == [(True, {"days/0": 1}, missing, None)]
+    assert months.rows(evidence, "copy_month") == [(False, {"months/0": 1}, None, ["months/0"])]
+    lineage = "SELECT datasetid, dataid, forced, missing FROM dataflow.lineage('copies', '0') WHERE depth < 2"
+    assert months.rows(lineage) == [("copies", "0", False, None), ("months", "0", True, missing)]
+    assert months.rows("SELECT datasetid, dataid, jobid, version, missing FROM dataflow.forced") == [
+        ("months", "0", "sum_month", 1, missing)
+    ]
+
+
+def test_why_tells_of_force_missing_inputs_and_staleness(months: World) -> None:
+    why = "SELECT number, code, detail, remedy FROM dataflow.why(%s, '0') WHERE number IN (5, 11, 12, 13)"
+    again = "dataflowctl resubmit sum_month --dataid 0 --status READY"
+    locked = "months/0 is published already (version 1); RESUBMIT rewrites it"
+    told = "attempt 1 was forced, and had 1 of 3 inputs: not days/1 (and 1 more)"
+    assert months.rows(why, "sum_month") == [
+        (5, "LOCKED", locked, "nothing to do"),
+        (11, "FORCED", told, f"when they are there: {again}"),
+    ]
+    stand = months.value("SELECT detail FROM dataflow.why('sum_month', '0') WHERE number = 0")
+    assert stand.startswith("attempt 1 on alpha made version 1 by force, finished ")
+    months.daemons[0].work_off()
+    assert months.rows(why, "copy_month")[1:] == [
+        (12, "FORCED_INPUT", "months/0 v1 was made by force", "dataflowctl why sum_month 0")
+    ]
+    months.ready("days", "1")
+    assert months.rows(why, "sum_month") == [
+        (5, "LOCKED", locked, f"{again} makes it again"),
+        (11, "FORCED", told, f"{again} makes it again"),
+        (13, "STALE", "days/1 was not there then", f"{again} makes it again"),
+    ]
+    months.ready("days", "0", "2")
+    assert months.rows(why, "sum_month")[-1][2] == "days/0 was published again since"
+
+
+def test_status_counts_what_was_forced_and_asks_for_a_hand_where_inputs_were_missing(months: World) -> None:
+    overview = months.value("SELECT dataflow.overview()")
+    assert {job["jobid"]: job["forced"] for job in overview["jobs"]} == {"copy_month": 0, "sum_month": 1}
+    [partial] = [each for each in overview["needs_hand"] if each["code"] == "PARTIAL"]
+    assert partial == {
+        "code": "PARTIAL",
+        "count": 1,
+        "detail": "1 chunk of sum_month made by force, without all inputs",
+        "remedy": "dataflowctl why sum_month 0",
+    }
+    assert "PARTIAL" not in str(months.value("SELECT dataflow.overview('copy_month')"))
+    months.ready("days", "1", "2")
+    force(months.daemons[0], "sum_month", "0")
+    overview = months.value("SELECT dataflow.overview()")
+    assert "PARTIAL" not in str(overview["needs_hand"])
+    assert {job["jobid"]: job["forced"] for job in overview["jobs"]} == {"copy_month": 0, "sum_month": 1}
 
 
 def refused(daemon: Daemon, sqlstate: str, *, forced: bool) -> str:

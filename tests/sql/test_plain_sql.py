@@ -159,12 +159,12 @@ def test_ready_by_hand_is_refused_where_the_job_has_published_nothing(
     digest = pipeline.everything()
     with pytest.raises(psycopg.Error) as refused:
         pipeline.set_status("clean", DAY, typed)
+    remedy = f"dataflowctl ready clean {DAY} registers data that was brought from outside"
     diagnosis = refused.value.diag
     assert (diagnosis.sqlstate, diagnosis.message_primary, diagnosis.message_hint) == (
         "DF409",
         f"clean/{DAY} cannot be set to READY by hand: job clean_orders has published no version of it",
-        "RESUBMIT has the job make it;"
-        f" dataflowctl ready clean {DAY} registers data that was brought from outside",
+        f"RESUBMIT has the job make it; {remedy}",
     )
     assert pipeline.everything() == digest
 

@@ -64,7 +64,7 @@ FORGES: list[LiteralString] = [
 CALLS = {
     "dataflow_reader": """
         _checked_dataid _described _first_moment _inputs _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
-        _moments _number _shifted _written_to affected_runs attempts blockers causes chunk_map chunks
+        _moments _not_given _number _shifted _written_to affected_runs attempts blockers causes chunk_map chunks
         data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
         matches next_inputs next_tick output_dataid overview partitionings period_add period_id
         period_start plan_flow preview_order prunable quarantine_export quarantine_groups
@@ -83,7 +83,7 @@ CALLS = {
 }
 # The tables and views, or their columns, that each role may use directly.
 READER_SEES = """
-    batch check_result chunk_count control counter daemons dataset datasets datastatus event forgotten job job_input job_output
+    batch check_result chunk_count control counter daemons dataset datasets datastatus event forced forgotten job job_input job_output
     jobs key keys limits manifest migration node_stat open_run partitioning quarantine recheck stale work
 """
 ATTEMPT_COLUMNS = """
