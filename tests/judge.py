@@ -515,6 +515,10 @@ class Picture:
             run = f"{row['jobid']}/{row['dataid']}"
             if alive[row["jobid"], row["dataid"]] > 1:
                 yield Violation("attempt", f"{run} has several live attempts")
+            for key in row["inputs"]:
+                dataset, _, dataid = key.partition("/")
+                if self.chunks.get((dataset, dataid), {}).get("status") in {"HOLD", "PENDING"}:
+                    yield Violation("attempt", f"{run} is alive, and reads {key}, which is held")
             wanted = [("OUT", dataset, row["dataid"]) for dataset in self.jobs[row["jobid"]].outputs]
             wanted += [("IN", *key.split("/", 1)) for key in row["inputs"]]
             for locktype, dataset, dataid in wanted:

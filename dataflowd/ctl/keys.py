@@ -231,7 +231,7 @@ KEYS: dict[str, Shape] = {
         is_list=False,
     ),
     "hold": Shape(
-        {"dry_run": "boolean", "count": "integer", "chunks": "list of {datasetid, dataid, was}"},
+        {"dry_run": "boolean", "count": "integer", "chunks": "list of {datasetid, dataid, was, stops}"},
         is_list=False,
     ),
     "release": Shape(

@@ -118,7 +118,9 @@ def hold(  # noqa: PLR0913
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Put a hand on chunks: nobody reads or writes them until release. What is running is cancelled.
+    """Put a hand on chunks: nobody reads or writes them until release.
+
+    An attempt that writes or reads one of them is cancelled. Its run waits for the release, and has not spent a try.
 
     Examples:
     dataflowctl hold --dataset raw_orders --dataid 2026-01-31 --reason 'wrong file'
@@ -132,8 +134,8 @@ def hold(  # noqa: PLR0913
     _change(
         context,
         make,
-        Deed("hold", "chunk", "chunks", ("dataset", "dataid", "status")),
-        lambda row: [row["datasetid"], row["dataid"], row["was"]],
+        Deed("hold", "chunk", "chunks", ("dataset", "dataid", "status", "stops")),
+        lambda row: [row["datasetid"], row["dataid"], row["was"], row["stops"]],
         flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
         nothing=lambda _: "no such chunk, or held already",
     )
@@ -151,7 +153,7 @@ def release(  # noqa: PLR0913
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Take the hand off chunks; each gets back the status it had.
+    """Take the hand off chunks; each gets back the status it had, and runs that waited for it go on.
 
     Examples:
     dataflowctl release --dataset raw_orders --dataid 2026-01-31

@@ -754,7 +754,10 @@ CREATE OR REPLACE FUNCTION dataflow._texts(value jsonb) RETURNS SETOF text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT jsonb_array_elements_text(CASE jsonb_typeof(value) WHEN 'array' THEN value ELSE jsonb_build_array(value) END) WHERE value IS NOT NULL $$;
 
-CREATE OR REPLACE FUNCTION dataflow.hold_chunks(selector jsonb, reason text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS TABLE (datasetid text, dataid text, was text)
+DROP FUNCTION IF EXISTS dataflow.hold_chunks(jsonb, text, boolean);
+CREATE OR REPLACE FUNCTION dataflow.hold_chunks(selector jsonb, reason text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS TABLE (
+    datasetid text, dataid text, was text, stops text[]
+)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -774,12 +777,17 @@ BEGIN
             ) AS d
         WHERE NOT selector ? 'status' AND NOT selector ? 'error' AND p !~ '[*?]' AND strpos(p, '..') = 0
             AND NOT EXISTS (SELECT FROM dataflow.datastatus s WHERE s.datasetid = d.datasetid AND s.dataid = p AND s.locktype = 'OUT')
+    ), busy AS MATERIALIZED (
+        SELECT c.*, ARRAY(
+            SELECT x.jobid || ' ' || x.run FROM dataflow.datastatus x
+            WHERE x.datasetid = c.datasetid AND x.dataid = c.dataid AND x.status = 'RUNNING' ORDER BY x.jobid, dataflow.sortkey(x.run)) AS stops
+        FROM chosen c
     )
-    SELECT c.datasetid, c.dataid, CASE WHEN dry_run THEN c.status ELSE dataflow.hold(c.datasetid, c.dataid, hold_chunks.reason) END
-    FROM chosen c ORDER BY c.datasetid, c.place;
+    SELECT b.datasetid, b.dataid, CASE WHEN dry_run THEN b.status ELSE dataflow.hold(b.datasetid, b.dataid, hold_chunks.reason) END, b.stops
+    FROM busy b ORDER BY b.datasetid, b.place;
 END $$;
 COMMENT ON FUNCTION dataflow.hold_chunks(jsonb, text, boolean) IS
-    'hold() for every chunk that a selector names (see select_chunks); a literal dataid also before the chunk exists. dry_run => true only shows them';
+    'hold() for every chunk that a selector names (see select_chunks); a literal dataid also before the chunk exists. stops: the runs that write or read it now. dry_run => true only shows them';
 
 CREATE OR REPLACE FUNCTION dataflow.release_chunks(selector jsonb, dry_run boolean DEFAULT false) RETURNS TABLE (datasetid text, dataid text, becomes text)
 LANGUAGE plpgsql SECURITY DEFINER

@@ -127,7 +127,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT
-        bool_or(c.locktype = 'OUT' AND (c.was = 'RUNNING' AND c.now IS DISTINCT FROM 'READY' OR c.now = 'RESUBMIT')),
+        bool_or(c.locktype = 'OUT' AND (c.was = 'RUNNING' AND c.now IS DISTINCT FROM 'READY' OR c.now IN ('RESUBMIT', 'HOLD', 'PENDING'))),
         bool_or(c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY'),
         bool_or(c.was IS NULL AND c.now <> 'RUNNING')
     INTO resets, judges, registers FROM unnest(changes) AS c;
@@ -228,6 +228,26 @@ BEGIN
     END IF;
 END $$;
 
+-- A chunk that is held is not read either: the attempts that read it are cancelled, and their runs wait for the release. Called with the row of
+-- the chunk locked. A claim locks it too, so that it has committed before, or judges after: no attempt begins to read unseen. Only a transaction
+-- with an old snapshot does not see such an attempt, and leaves the chunk to settle().
+CREATE OR REPLACE FUNCTION dataflow._stop_readers(datasetids text[], dataids text[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL,
+        reason = format('stopped: %s/%s is %s', h.datasetid, h.dataid, coalesce(h.status || ': ' || split_part(h.reason, E'\n', 1), h.status))
+    FROM unnest(datasetids, dataids) AS c (datasetid, dataid)
+    JOIN dataflow.datastatus h ON h.datasetid = c.datasetid AND h.dataid = c.dataid AND h.locktype = 'OUT' AND h.status IN ('HOLD', 'PENDING')
+    JOIN dataflow.datastatus r ON r.datasetid = h.datasetid AND r.dataid = h.dataid AND r.locktype = 'IN' AND r.status = 'RUNNING'
+    JOIN dataflow.job_output o ON o.jobid = r.jobid
+    WHERE s.datasetid = o.datasetid AND s.dataid = r.run AND s.locktype = 'OUT' AND s.attempt = r.attempt AND s.status = 'RUNNING';
+END $$;
+
 -- Runs whose output was taken away from them: their attempt is fenced, their input locks go, their other outputs follow.
 CREATE OR REPLACE FUNCTION dataflow._reset_runs(changes dataflow.status_change[]) RETURNS void
 LANGUAGE plpgsql
@@ -271,6 +291,9 @@ BEGIN
     JOIN dataflow.job_output o ON o.jobid = c.jobid AND o.datasetid <> c.datasetid
     WHERE c.locktype = 'OUT' AND s.datasetid = o.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
         AND ((c.now = 'RESUBMIT' AND s.status IN ('RUNNING', 'READY', 'FAILED')) OR (c.was = 'RUNNING' AND c.now IN ('HOLD', 'PENDING') AND s.status = 'RUNNING'));
+
+    PERFORM dataflow._stop_readers(array_agg(c.datasetid), array_agg(c.dataid)) FROM unnest(changes) AS c
+    WHERE c.locktype = 'OUT' AND c.now IN ('HOLD', 'PENDING') HAVING count(*) > 0;
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow._datastatus_inserted() RETURNS trigger
@@ -438,7 +461,7 @@ BEGIN
     RETURN coalesce(was, 'NONE');
 END $$;
 COMMENT ON FUNCTION dataflow.hold(text, text, text) IS
-    'Puts an operator''s hand on a chunk: nobody reads or writes it until release(). A running attempt is cancelled. Returns the status it had';
+    'Puts an operator''s hand on a chunk: nobody reads or writes it until release(). An attempt that writes or reads it is cancelled, and its run waits for the release without spending a try. Returns the status it had';
 
 CREATE OR REPLACE FUNCTION dataflow.release(datasetid text, dataid text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER

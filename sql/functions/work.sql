@@ -373,6 +373,8 @@ BEGIN
             IF strangers IS NOT NULL THEN
                 PERFORM dataflow._own_chunks(strangers);
             END IF;
+            -- Who held one of them may not have seen the attempt that reads it.
+            PERFORM dataflow._stop_readers(chunk_datasets, chunk_dataids);
             -- A transaction that took one of these jobs for a strict one may have left open runs.
             DELETE FROM dataflow.open_run x WHERE x.jobid = ANY (ARRAY(
                 SELECT j.jobid::text FROM dataflow.job j WHERE NOT j.strict_order AND j.jobid IN (SELECT unnest(jobids || later_jobids))));

@@ -213,6 +213,25 @@ def test_whoever_cancels_or_resubmits_a_running_chunk_stops_its_process(
         eventually(lambda: shop.outcomes() == ["CANCELLED", "DONE"], seconds=4)
 
 
+def test_whoever_holds_an_input_stops_its_reader_which_runs_again_after_the_release(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(f"echo $$ > {tmp_path}/$$.pid; [ -e {tmp_path}/second ] || exec sleep 60")
+    start_daemon(env=NO_POLL)
+    shop.ready(1)
+    [child] = eventually(lambda: pids(tmp_path))
+    (tmp_path / "second").touch()
+    shop.connection.execute("SELECT dataflow.hold('raw', '1', 'a bad feed')")
+    eventually(lambda: not alive(child), seconds=5)
+    eventually(lambda: shop.value("SELECT bool_and(let_go) FROM dataflow.attempt"))
+    assert (shop.outcomes(), shop.count("RESUBMIT")) == (["CANCELLED"], 1)
+    locked = shop.value("SELECT detail FROM dataflow.why('work', '1') WHERE code = 'LOCKED'")
+    assert locked == "raw/1 is HOLD: a bad feed"
+    shop.connection.execute("SELECT dataflow.release('raw', '1')")
+    eventually(lambda: shop.outcomes() == ["CANCELLED", "DONE"], seconds=4)
+    assert shop.value("SELECT array_agg(tries ORDER BY attempt) FROM dataflow.attempt") == [1, 1]
+
+
 def test_sigterm_lets_attempts_end_and_claims_no_more(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 import psycopg
 import pytest
 
 from tests.fix_world import World  # noqa: TC001 - pytest shows the type of a fixture
+from tests.judge import judge
 
 DAY = "2026-01-01"
 NEXT_DAY = "2026-01-02"
@@ -79,6 +82,85 @@ def test_out_pending_or_hold_is_locked_for_reading_and_writing(pipeline: World, 
     }
     assert pipeline.no("clean_orders", DAY) == {"LOCKED": f"clean/{DAY} is {status}"}
     assert daemon.runs() == set()
+
+
+@pytest.mark.parametrize("how", ["HOLD", "PENDING", "hold()", "hold_chunks()"])
+def test_who_reads_a_chunk_that_is_held_is_stopped_and_waits_for_the_release(world: World, how: str) -> None:
+    world.job("split", ["raw", "rates"], ["good", "bad"], max_attempts=2)
+    world.job("copy", "raw", "copied")
+    world.ready("raw", DAY, NEXT_DAY)
+    world.ready("rates", DAY, NEXT_DAY)
+    daemon = world.daemon()
+    attempts = {attempt.run: attempt for attempt in daemon.claim()}
+    statements = {
+        "hold()": "SELECT dataflow.hold('raw', '2026-01-01', 'bad feed')",
+        "hold_chunks()": """SELECT * FROM dataflow.hold_chunks('{"dataset": "raw", "dataid": "2026-01-01"}', 'bad feed')""",
+    }
+    if how in statements:
+        world.do(statements[how])
+    else:
+        world.do(
+            "UPDATE dataflow.datastatus SET status = %s, reason = 'bad feed' WHERE datasetid = 'raw' AND dataid = %s",
+            *(how, DAY),
+        )
+    held = how if how == "PENDING" else "HOLD"
+    for run in [("split", DAY), ("copy", DAY)]:
+        assert world.outcomes(*run) == ["CANCELLED"]
+        assert world.no(*run)["LOCKED"] == f"raw/{DAY} is {held}: bad feed"
+        assert daemon.finish(attempts.pop(run)) == "fenced"
+    assert {world.status(output, DAY) for output in ("good", "bad", "copied")} == {"RESUBMIT"}
+    reason = world.value(
+        "SELECT reason FROM dataflow.datastatus WHERE datasetid = 'good' AND dataid = %s", DAY
+    )
+    assert reason == f"stopped: raw/{DAY} is {held}: bad feed"
+    assert (world.consumed("raw", DAY, "copy"), world.consumed("rates", DAY, "split")) == (None, None)
+    # What reads another chunk of the dataset goes on.
+    assert daemon.finish(*attempts.values()) == "accepted"
+    assert daemon.claim() == []
+    assert judge(world.connection) == []
+    world.do("SELECT dataflow.release('raw', %s)", DAY)
+    again = {attempt.run: attempt for attempt in daemon.claim()}
+    assert again.keys() == {("split", DAY), ("copy", DAY)}
+    # No try was spent: the first failure is retried.
+    daemon.fail(again["split", DAY])
+    assert world.value("SELECT count(*) FROM dataflow.attempt WHERE retry_at IS NOT NULL") == 1
+
+
+def test_a_hold_that_is_not_committed_keeps_its_chunk_from_being_read(pipeline: World) -> None:
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    with pipeline.session() as other:
+        other.execute("SELECT dataflow.hold('raw', %s)", [DAY])
+        assert daemon.claim() == []
+    pipeline.later()
+    assert daemon.claim() == []
+    assert pipeline.outcomes("clean_orders", DAY) == []
+
+
+@pytest.mark.parametrize("isolation", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_hold_whose_snapshot_is_older_than_the_reader_stops_it_at_the_next_claim(
+    pipeline: World, isolation: LiteralString
+) -> None:
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    with pipeline.session() as other:
+        other.execute("BEGIN ISOLATION LEVEL " + isolation)
+        other.execute("SELECT FROM dataflow.job")
+        attempt = daemon.claim_one()
+        other.execute("SELECT dataflow.hold('raw', %s, 'bad feed')", [DAY])
+    assert daemon.claim() == []
+    assert pipeline.outcomes("clean_orders", DAY) == ["CANCELLED"]
+    assert daemon.finish(attempt) == "fenced"
+    assert judge(pipeline.connection) == []
+
+
+def test_a_hold_tells_what_it_would_stop(pipeline: World) -> None:
+    pipeline.ready("raw", DAY, NEXT_DAY)
+    daemon = pipeline.daemon()
+    daemon.claim_one()
+    shown = """SELECT dataid, was, stops FROM dataflow.hold_chunks('{"dataset": "raw"}', dry_run => true)"""
+    assert pipeline.rows(shown) == [(DAY, "READY", [f"clean_orders {DAY}"]), (NEXT_DAY, "READY", [])]
+    assert pipeline.outcomes("clean_orders", DAY) == [None]
 
 
 def test_in_running_other_jobs_may_consume_the_chunk_too(world: World) -> None:

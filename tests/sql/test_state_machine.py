@@ -194,8 +194,10 @@ class Model:
         if was in HELD:
             return
         self.held_from[chunk] = "RESUBMIT" if was == "RUNNING" else was or "NONE"
+        stopped = [run for run in self.live if chunk in self.inputs(run)]
         if was == "RUNNING":
-            run = (PRODUCER[dataset], dataid)
+            stopped.append((PRODUCER[dataset], dataid))
+        for run in stopped:
             self.cancel(run)
             for output in self.outputs(run):
                 if self.status.get(output) == "RUNNING":
