@@ -127,9 +127,7 @@ def test_hold_and_release_by_pattern_and_before_a_chunk_exists(
         "late",
         "--yes",
     )
-    assert held["chunks"] == [
-        {"datasetid": "raw_orders", "dataid": "2026-02-01", "was": "NONE", "stops": []}
-    ]
+    assert held["chunks"] == [{"datasetid": "raw_orders", "dataid": "2026-02-01", "was": "NONE", "stops": []}]
     ok(run_ctl("hold", "clean_orders", "--dataid", f"{DAYS[0]}..{DAYS[2]}", "--yes"))
     assert list(statuses(connection).values()) == ["HOLD", "HOLD", "HOLD", "FAILED", "RUNNING", "RUNNING"]
     released = asked(run_ctl, "release", "--status", "HOLD", "--yes")
