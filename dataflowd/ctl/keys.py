@@ -154,6 +154,7 @@ KEYS: dict[str, Shape] = {
             "forced": "boolean",
             "missing": "list?",
             "forced_inputs": "list?",
+            "params": "object?",
         }
     ),
     "runs": Shape(
@@ -170,6 +171,7 @@ KEYS: dict[str, Shape] = {
             "code": "text?",
             "error": "text?",
             "retry_at": "time?",
+            "params": "object?",
         }
     ),
     "attempts": Shape(
@@ -198,6 +200,7 @@ KEYS: dict[str, Shape] = {
             "nodes": "list",
             "missing": "list?",
             "forced_inputs": "list?",
+            "params": "object?",
         }
     ),
     "why": Shape(

@@ -44,6 +44,14 @@ def resubmit(  # noqa: PLR0913 - each is an option of the command
     downstream: Annotated[
         bool, typer.Option("--downstream", help="Also everything that was made of them.")
     ] = False,
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME=VALUE",
+            help="In the place of the job's own parameter, this time. May be repeated.",
+        ),
+    ] = None,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     json: options.Json = False,
@@ -51,11 +59,16 @@ def resubmit(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Run again what failed, in the order of its dependencies; shows what it is, and asks.
 
+    --param goes with the attempts of this resubmission, retries included, and is kept with them. The next resubmit without it goes back
+    to the parameters of the flow. Names and types are those of the flow; lists and tables are written as JSON.
+
     Examples:
     dataflowctl resubmit --error NETWORK --since 12h --dry-run
     dataflowctl resubmit clean_orders --dataid '2026-01-*' --yes
     dataflowctl resubmit --stale --downstream
+    dataflowctl resubmit clean_orders --dataid 2026-01-31 --status READY --param least=0
     """
+    params = _params(param or [])
     statuses = [one.upper() for one in status or (["READY"] if stale else ["FAILED"])]
     chosen = options.selector(
         job=job,
@@ -68,7 +81,7 @@ def resubmit(  # noqa: PLR0913 - each is an option of the command
     )
 
     def make(*, dry_run: bool) -> Call:
-        return call("resubmit", selector=chosen, downstream=downstream, dry_run=dry_run)
+        return call("resubmit", selector=chosen, downstream=downstream, dry_run=dry_run, params=params)
 
     _change(
         context,
@@ -80,12 +93,25 @@ def resubmit(  # noqa: PLR0913 - each is an option of the command
     )
 
 
+def _params(written: Sequence[str]) -> dict[str, str] | None:
+    """What they mean is known to the database, which knows the job's own."""
+    params: dict[str, str] = {}
+    for each in written:
+        name, sign, value = each.partition("=")
+        if not sign or not name:
+            raise typer.BadParameter(f"{each!r} is no parameter: write NAME=VALUE", param_hint="--param")
+        if name in params:
+            raise typer.BadParameter(f"{name} is given twice", param_hint="--param")
+        params[name] = value
+    return params or None
+
+
 def _nothing_to_resubmit(
     connection: psycopg.Connection, chosen: dict[str, Any], statuses: Sequence[str]
 ) -> str:
     """What was named may be there, in another status."""
     wider = {key: value for key, value in chosen.items() if key != "status"}
-    rows = call("resubmit", selector=wider, downstream=False, dry_run=True).send(connection)
+    rows = call("resubmit", selector=wider, downstream=False, dry_run=True, params=None).send(connection)
     found = sorted({row["was"] for row in rows} - set(statuses))
     if found and "dataid" in chosen and ANY not in statuses:
         what = _are(f"{rows[0]['jobid']} {rows[0]['dataid']}", len(rows), "run")

@@ -10,7 +10,7 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, print_rows
 from dataflowd.ctl.output import say
-from dataflowd.ctl.show import as_json, duration, first_line, marked, size, table
+from dataflowd.ctl.show import as_json, duration, first_line, marked, size, table, with_params
 
 HASH_SHOWN = 8
 SHOWN_CHUNKS = 100
@@ -80,7 +80,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
         [
             [
                 row["dataid"],
-                marked(row["status"], row, "" if row["validated"] else "not validated"),
+                marked(row["status"], row, "" if row["validated"] else "not validated") + with_params(row),
                 row["code"] or (row["code_hash"] or "")[:HASH_SHOWN] or None,
                 row["version"],
                 row["rows"],
@@ -145,7 +145,7 @@ def runs(  # noqa: PLR0913
             [
                 row["jobid"],
                 row["dataid"],
-                row["status"],
+                row["status"] + with_params(row),
                 row["code"],
                 row["number"],
                 row["claimed"],
@@ -182,7 +182,7 @@ def attempts(
         [
             [
                 row["number"],
-                marked(row["status"], row),
+                marked(row["status"], row) + with_params(row),
                 row["code"],
                 row["claimed"],
                 duration(row["seconds"]),

@@ -128,6 +128,14 @@ def marked(status: str, row: Mapping[str, Any], *marks: str) -> str:
     return f"{status} ({told})" if told else status
 
 
+def with_params(row: Mapping[str, Any]) -> str:
+    """What an attempt got in the place of its job's own parameters."""
+    given = row["params"] or {}
+    return "".join(
+        f" {name}={json.dumps(value, ensure_ascii=False)}" for name, value in sorted(given.items())
+    )
+
+
 def folded(text: str, *, taken: int = 0, indent: int = 0) -> str:
     """On a terminal, broken between words: the first line after so many columns, the others indented. Else as it is."""
     if not on_terminal():

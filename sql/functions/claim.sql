@@ -379,7 +379,7 @@ BEGIN
         DELETE FROM dataflow.work w USING guarded g WHERE g.mine AND w.jobid = g.jobid AND w.dataid = g.dataid
         RETURNING w.jobid, w.dataid
     ), attempts AS (
-        INSERT INTO dataflow.attempt AS a (jobid, dataid, number, tries, lost, daemon, incarnation, tag, forced, inputs, answers)
+        INSERT INTO dataflow.attempt AS a (jobid, dataid, number, tries, lost, daemon, incarnation, tag, forced, inputs, answers, params)
         SELECT g.jobid, g.dataid, coalesce(g.number, 0) + 1,
             -- what asked for a later time has not spent a try
             CASE WHEN g.outcome = 'FAILED' AND g.out_status = 'FAILED' THEN g.tries + (g.code <> 'RETRY_LATER')::int
@@ -388,9 +388,11 @@ BEGIN
             CASE WHEN g.outcome = 'LOST' AND g.lost + 1 < k.max_lost THEN g.lost + 1 WHEN g.outcome = 'RETURNED' THEN g.lost ELSE 0 END,
             _take.daemon, _take.incarnation, 'dataflow-' || gen_random_uuid(), _take.forced, coalesce(g.inputs, '{}'),
             jsonb_build_object('ready', g.not_ready IS NULL, 'right_data', g.wrong_data IS NULL, 'right_place', g.invalid_path IS NULL,
-                'validated', g.not_validated IS NULL, 'safe', g.locked IS NULL)
+                'validated', g.not_validated IS NULL, 'safe', g.locked IS NULL),
+            -- Most runs are new, and nobody has given them anything.
+            CASE WHEN g.out_status IS NOT NULL THEN dataflow._given_params(g.jobid, g.dataid) END
         FROM guarded g JOIN dataflow.job k ON k.jobid = g.jobid WHERE g.mine
-        RETURNING a.attempt, a.token, a.jobid, a.dataid, a.number, a.tag, a.inputs
+        RETURNING a.attempt, a.token, a.jobid, a.dataid, a.number, a.tag, a.inputs, a.params
     ), locks AS (
         INSERT INTO dataflow.datastatus AS s (datasetid, dataid, locktype, jobid, run, status, attempt, version, sortkey)
         SELECT o.datasetid, a.dataid, 'OUT', a.jobid, a.dataid, 'RUNNING', a.attempt, 0, dataflow._ordered(d.ordering, a.dataid)
@@ -402,7 +404,7 @@ BEGIN
             status = 'RUNNING', attempt = excluded.attempt, modified = now(), code = NULL, reason = NULL, held_from = NULL,
             version = CASE s.locktype WHEN 'IN' THEN excluded.version ELSE s.version END
     )
-    SELECT a.attempt, a.token, a.jobid::text, a.dataid::text, a.number, a.tag, a.inputs, j.params, extract(epoch FROM j.timeout)::double precision
+    SELECT a.attempt, a.token, a.jobid::text, a.dataid::text, a.number, a.tag, a.inputs, j.params || coalesce(a.params, '{}'), extract(epoch FROM j.timeout)::double precision
     FROM attempts a JOIN dataflow.job j ON j.jobid = a.jobid;
 END $$;
 

@@ -156,6 +156,7 @@ BEGIN
         manifest = CASE WHEN s.locktype = 'OUT' AND a.outcome = 'DONE' THEN s.version + 1 ELSE s.manifest END,
         external = s.external AND a.outcome <> 'DONE',
         validated = s.validated OR a.outcome = 'DONE',
+        params = CASE WHEN a.outcome <> 'DONE' THEN s.params END,
         code = a.code,
         reason = left(a.error, 500)
     FROM (

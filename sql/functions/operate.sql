@@ -207,7 +207,7 @@ CREATE OR REPLACE FUNCTION dataflow.chunks(
 ) RETURNS TABLE (
     dataid text, status text, jobid text, rows bigint, bytes bigint, version integer, modified timestamptz, attempt bigint,
     code_hash text, config_hash text, validated boolean, external boolean, stale text[], code text, reason text, location text,
-    forced boolean, missing text[], forced_inputs text[]
+    forced boolean, missing text[], forced_inputs text[], params jsonb
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -264,7 +264,7 @@ BEGIN
     )
     SELECT p.dataid::text, p.status, nullif(p.jobid, ''), m.rows, m.bytes, p.version, p.modified, coalesce(m.attempt, p.attempt),
         a.code_hash, a.config_hash, p.validated, p.external, x.because, p.code, p.reason, m.location,
-        coalesce(a.forced, false), CASE WHEN a.forced THEN dataflow._not_given(a) END, CASE WHEN has_forced THEN dataflow._forced_inputs(a.inputs) END
+        coalesce(a.forced, false), CASE WHEN a.forced THEN dataflow._not_given(a) END, CASE WHEN has_forced THEN dataflow._forced_inputs(a.inputs) END, a.params
     FROM numbered p
     LEFT JOIN dataflow.manifest m ON m.datasetid = p.datasetid AND m.dataid = p.dataid AND m.version = p.manifest
     LEFT JOIN dataflow.attempt a ON a.attempt = m.attempt
@@ -317,9 +317,10 @@ END $$;
 COMMENT ON FUNCTION dataflow.chunk_map(text, integer, text, text) IS
     'A heat map of a dataset, one character a chunk in the order of its dataids: . READY, ? not validated, R RUNNING, F FAILED, s RESUBMIT, H held';
 
+DROP FUNCTION IF EXISTS dataflow.runs(text, boolean, timestamptz, integer);
 CREATE OR REPLACE FUNCTION dataflow.runs(job text DEFAULT NULL, only_failed boolean DEFAULT false, since timestamptz DEFAULT NULL, at_most integer DEFAULT 50) RETURNS TABLE (
     jobid text, dataid text, number integer, attempt bigint, status text, claimed timestamptz, ended timestamptz, seconds double precision,
-    daemon text, code text, error text, retry_at timestamptz
+    daemon text, code text, error text, retry_at timestamptz, params jsonb
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -332,7 +333,7 @@ BEGIN
     RETURN QUERY
     SELECT a.jobid::text, a.dataid::text, a.number, a.attempt, coalesce(a.outcome, 'RUNNING'), a.claimed, a.ended,
         extract(epoch FROM coalesce(a.ended, clock_timestamp()) - coalesce(a.started, a.claimed))::double precision,
-        a.daemon::text, a.code, a.error, a.retry_at
+        a.daemon::text, a.code, a.error, a.retry_at, a.params
     FROM dataflow.attempt a
     WHERE (job IS NULL OR a.jobid = job)
         AND (NOT only_failed OR a.outcome IN ('FAILED', 'LOST', 'CANCELLED'))
@@ -346,7 +347,7 @@ DROP FUNCTION IF EXISTS dataflow.attempts(text, text);
 CREATE OR REPLACE FUNCTION dataflow.attempts(jobid text, dataid text) RETURNS TABLE (
     number integer, attempt bigint, status text, tries integer, lost integer, claimed timestamptz, started timestamptz, ended timestamptz,
     seconds double precision, daemon text, hostname text, code text, error text, retry_at timestamptz, forced boolean, tag text,
-    inputs jsonb, code_hash text, config_hash text, usage jsonb, checks jsonb, nodes jsonb, missing text[], forced_inputs text[]
+    inputs jsonb, code_hash text, config_hash text, usage jsonb, checks jsonb, nodes jsonb, missing text[], forced_inputs text[], params jsonb
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -363,7 +364,7 @@ BEGIN
             'observed', c.observed, 'expected', c.expected) ORDER BY c.datasetid, c.name), '[]') FROM dataflow.check_result c WHERE c.attempt = a.attempt),
         (SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'items', n.items, 'successes', n.successes, 'failures', n.failures,
             'seconds', n.seconds) ORDER BY n.ordinal, n.node), '[]') FROM dataflow.node_stat n WHERE n.attempt = a.attempt),
-        dataflow._not_given(a), dataflow._forced_inputs(a.inputs)
+        dataflow._not_given(a), dataflow._forced_inputs(a.inputs), a.params
     FROM dataflow.attempt a LEFT JOIN dataflow.daemon d ON d.daemon = a.daemon
     WHERE a.jobid = attempts.jobid AND a.dataid = attempts.dataid ORDER BY a.number;
 END $$;
@@ -524,6 +525,7 @@ DECLARE
     began boolean;
     is_retired boolean;
     maker record;
+    given text;
     old record;
     host record;
     advice text;
@@ -536,10 +538,13 @@ BEGIN
     SELECT j.retired IS NOT NULL INTO is_retired FROM dataflow.job j WHERE j.jobid = why.jobid;
     SELECT a.started IS NOT NULL INTO began FROM dataflow.attempt a WHERE a.attempt = run.attempt;
     -- The version that is published may be of an earlier attempt than the last.
-    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs, a.forced, dataflow._not_given(a) AS missing, dataflow._forced_inputs(a.inputs) AS forced_inputs
+    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs, a.forced, a.params, dataflow._not_given(a) AS missing, dataflow._forced_inputs(a.inputs) AS forced_inputs
         INTO maker FROM dataflow.datastatus s JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
         JOIN dataflow.attempt a ON a.attempt = m.attempt
         WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
+    -- Of the attempt that runs, or of the next one.
+    SELECT dataflow._params_text(CASE run.state WHEN 'RUNNING' THEN (SELECT a.params FROM dataflow.attempt a WHERE a.attempt = run.attempt)
+        ELSE dataflow._given_params(why.jobid, why.dataid) END) INTO given WHERE run.state <> 'READY';
     SELECT t.because, t.input INTO old FROM dataflow.stale t JOIN dataflow.job_output o ON o.datasetid = t.datasetid
         WHERE o.jobid = why.jobid AND t.dataid = why.dataid ORDER BY t.datasetid LIMIT 1;
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
@@ -549,6 +554,7 @@ BEGIN
                 ELSE format('attempt %s on %s made version %s%s, finished %s, of %s', maker.number, maker.daemon, run.version,
                     CASE WHEN maker.forced THEN ' by force' ELSE '' END, to_char(maker.ended, stamp),
                     coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(maker.inputs)), 'nothing'))
+                    || coalesce(', with ' || dataflow._params_text(maker.params), '')
                     || CASE WHEN run.attempt IS NULL OR maker.attempt >= run.attempt THEN ''
                         ELSE format('; set to READY by hand %s, after attempt %s ended %s', to_char(run.since, stamp), run.number, coalesce(run.code, run.outcome)) END END
             WHEN 'RUNNING' THEN format('attempt %s runs on %s (%s) since %s', run.number, run.daemon, coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp))
@@ -563,7 +569,8 @@ BEGIN
             WHEN 'WAITING' THEN 'it cannot start yet; the questions say why'
             WHEN 'RETIRED' THEN 'its flow no longer declares the job' || CASE WHEN run.attempt IS NULL THEN ''
                 ELSE format('; attempt %s ended %s, %s', run.number, to_char(run.ended, stamp), coalesce(run.code, run.outcome)) END
-            ELSE 'nothing is known of it yet: none of the chunks that it reads was ever made or registered' END,
+            ELSE 'nothing is known of it yet: none of the chunks that it reads was ever made or registered' END
+            || coalesce(CASE run.state WHEN 'RUNNING' THEN ', with ' ELSE '; its next attempt gets ' END || given, ''),
         CASE run.state
             WHEN 'READY' THEN again || ' --status READY makes it again'
             WHEN 'RUNNING' THEN CASE WHEN host.state NOT IN ('LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)

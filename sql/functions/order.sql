@@ -43,7 +43,7 @@ BEGIN
         LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
         WHERE i.dataid IS NOT NULL;
     RETURN dataflow._order(preview_order.jobid, preview_order.dataid, inputs) || jsonb_build_object('params', (
-        SELECT j.params FROM dataflow.job j WHERE j.jobid = preview_order.jobid));
+        SELECT j.params || coalesce(dataflow._given_params(preview_order.jobid, preview_order.dataid), '{}') FROM dataflow.job j WHERE j.jobid = preview_order.jobid));
 END $$;
 COMMENT ON FUNCTION dataflow.preview_order(text, text) IS
     'What an attempt of this run would be told now, with the job''s parameters; whether it may run is not asked';

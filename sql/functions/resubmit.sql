@@ -65,7 +65,77 @@ END $$;
 COMMENT ON FUNCTION dataflow.select_runs(jsonb) IS
     'The runs that a selector names: {"job", "dataset", "dataid": pattern or list, "status", "error", "since", "stale"}, all optional';
 
-CREATE OR REPLACE FUNCTION dataflow.resubmit(selector jsonb, downstream boolean DEFAULT false, dry_run boolean DEFAULT false) RETURNS TABLE (
+-- What the next attempt of a run gets in the place of the job's own parameters. A person who sets one output to RESUBMIT takes it back for the run.
+CREATE OR REPLACE FUNCTION dataflow._given_params(jobid text, dataid text) RETURNS jsonb
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE WHEN bool_and(s.params IS NOT NULL) THEN (array_agg(s.params))[1] END
+    FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = _given_params.dataid AND s.locktype = 'OUT'
+    WHERE o.jobid = _given_params.jobid
+$$;
+
+CREATE OR REPLACE FUNCTION dataflow._params_text(params jsonb) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT string_agg(format('%s = %s', p.key, p.value), ', ' ORDER BY p.key) FROM jsonb_each(params) AS p $$;
+
+CREATE OR REPLACE FUNCTION dataflow._kind_of_param(declared jsonb) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE jsonb_typeof(declared) WHEN 'string' THEN 'text' WHEN 'boolean' THEN 'true or false' WHEN 'array' THEN 'a list' WHEN 'object' THEN 'a table'
+        WHEN 'number' THEN CASE WHEN declared::text ~ '^-?[0-9]+$' THEN 'a whole number' ELSE 'a number' END END
+$$;
+
+-- A value has the type that it has in the flow. Text also stands for a number, a truth value, a list or a table, written as in JSON: command
+-- lines know nothing else.
+CREATE OR REPLACE FUNCTION dataflow._checked_params(jobid text, params jsonb) RETURNS jsonb
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    most constant integer := 10000;
+    declared jsonb := (SELECT j.params FROM dataflow.job j WHERE j.jobid = _checked_params.jobid);
+    checked jsonb := '{}';
+    given record;
+    value jsonb;
+    kind text;
+BEGIN
+    IF jsonb_typeof(params) <> 'object' THEN
+        RAISE EXCEPTION 'params have to be an object' USING ERRCODE = 'DF400', HINT = '{"name": value}, with names of the job''s parameters';
+    END IF;
+    IF length(params::text) > most THEN
+        RAISE EXCEPTION 'params are longer than % characters', most USING ERRCODE = 'DF400', HINT = 'put large values into a dataset that the job reads';
+    END IF;
+    FOR given IN SELECT p.key, p.value FROM jsonb_each(params) AS p ORDER BY p.key LOOP
+        IF NOT declared ? given.key THEN
+            RAISE EXCEPTION 'job % has no parameter %', jobid, quote_literal(given.key) USING ERRCODE = 'DF400',
+                HINT = coalesce('its parameters are ' || (SELECT string_agg(format('%s (%s)', p.key, dataflow._kind_of_param(p.value)), ', ' ORDER BY p.key)
+                    FROM jsonb_each(declared) AS p), 'its flow declares none in [job.' || jobid || '.params]');
+        END IF;
+        kind := dataflow._kind_of_param(declared -> given.key);
+        value := given.value;
+        IF jsonb_typeof(value) = 'string' AND kind <> 'text' THEN
+            BEGIN
+                value := (value #>> '{}')::jsonb;
+            EXCEPTION WHEN data_exception THEN
+                NULL;
+            END;
+        END IF;
+        IF jsonb_typeof(value) <> jsonb_typeof(declared -> given.key) OR (kind = 'a whole number' AND dataflow._kind_of_param(value) <> kind) THEN
+            RAISE EXCEPTION 'parameter % of job % is %, and not %', given.key, jobid, kind, given.value USING ERRCODE = 'DF400',
+                HINT = format('in its flow it is %s', declared -> given.key);
+        END IF;
+        checked := checked || jsonb_build_object(given.key, value);
+    END LOOP;
+    RETURN nullif(checked, '{}');
+END $$;
+
+-- Of release 0.1.0, without params; a call that names none is the same.
+DROP FUNCTION IF EXISTS dataflow.resubmit(jsonb, boolean, boolean);
+CREATE OR REPLACE FUNCTION dataflow.resubmit(
+    selector jsonb, downstream boolean DEFAULT false, dry_run boolean DEFAULT false, params jsonb DEFAULT NULL
+) RETURNS TABLE (
     depth integer,
     jobid text,
     dataid text,
@@ -77,13 +147,26 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
+    named_jobs text[];
+    named_dataids text[];
+    given jsonb;
     chosen_jobs text[];
     chosen_dataids text[];
     depths integer[];
 BEGIN
+    SELECT array_agg(r.jobid), array_agg(r.dataid) INTO named_jobs, named_dataids FROM dataflow.select_runs(selector) AS r
+        WHERE r.status IN ('FAILED', 'READY', 'RUNNING', 'RESUBMIT');
+    -- By job. What is made of these runs goes by its own parameters.
+    SELECT coalesce(jsonb_object_agg(j.jobid, dataflow._checked_params(j.jobid, resubmit.params)), '{}') INTO given
+        FROM (SELECT DISTINCT n AS jobid FROM unnest(named_jobs) AS n ORDER BY n) AS j WHERE resubmit.params IS NOT NULL;
+    IF given <> '{}' AND NOT dry_run THEN
+        -- A claim that is under way ends first: its attempt is cancelled, and the next one gets the parameters.
+        PERFORM FROM unnest(named_jobs, named_dataids) AS r (jobid, dataid) JOIN dataflow.job_output o ON o.jobid = r.jobid
+            JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT'
+            ORDER BY s.datasetid, s.dataid FOR UPDATE OF s;
+    END IF;
     WITH RECURSIVE chosen AS (
-        SELECT r.jobid, r.dataid FROM dataflow.select_runs(selector) AS r
-        WHERE r.status IN ('FAILED', 'READY', 'RUNNING', 'RESUBMIT')
+        SELECT r.jobid, r.dataid FROM unnest(named_jobs, named_dataids) AS r (jobid, dataid)
         UNION
         SELECT a.jobid, a.dataid
         FROM chosen c
@@ -121,11 +204,21 @@ BEGIN
     ORDER BY r.depth, r.jobid, dataflow.sortkey(r.dataid);
 
     IF NOT dry_run THEN
-        UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, reason = NULL
+        UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, params = x.params, reason = 'with ' || dataflow._params_text(x.params)
         FROM unnest(chosen_jobs, chosen_dataids) AS r (jobid, dataid)
         JOIN dataflow.job_output o ON o.jobid = r.jobid
+        LEFT JOIN unnest(named_jobs, named_dataids) AS n (jobid, dataid) ON given ? n.jobid AND n.jobid = r.jobid AND n.dataid = r.dataid
+        CROSS JOIN LATERAL (SELECT nullif(given -> n.jobid, 'null') AS params) AS x
         WHERE s.datasetid = o.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT' AND s.status IN ('FAILED', 'READY', 'RUNNING');
+        -- One that waits already, and an output that is held, go by what was said last.
+        UPDATE dataflow.datastatus s SET params = x.params
+        FROM unnest(chosen_jobs, chosen_dataids) AS r (jobid, dataid)
+        JOIN dataflow.job_output o ON o.jobid = r.jobid
+        LEFT JOIN unnest(named_jobs, named_dataids) AS n (jobid, dataid) ON given ? n.jobid AND n.jobid = r.jobid AND n.dataid = r.dataid
+        CROSS JOIN LATERAL (SELECT nullif(given -> n.jobid, 'null') AS params) AS x
+        WHERE s.datasetid = o.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT' AND s.status IN ('RESUBMIT', 'HOLD', 'PENDING')
+            AND s.params IS DISTINCT FROM x.params;
     END IF;
 END $$;
-COMMENT ON FUNCTION dataflow.resubmit(jsonb, boolean, boolean) IS
-    'Runs again what a selector names (see select_runs), with downstream => true also every consumer, transitively; returns the runs in the order in which they will run. dry_run => true only shows them. SELECT * FROM dataflow.resubmit(''{"status": "FAILED", "dataid": "2026-01-*"}'')';
+COMMENT ON FUNCTION dataflow.resubmit(jsonb, boolean, boolean, jsonb) IS
+    'Runs again what a selector names (see select_runs), with downstream => true also every consumer, transitively; returns the runs in the order in which they will run. dry_run => true only shows them. params: for the attempts of this resubmission of the selected runs alone, in the place of the job''s own. SELECT * FROM dataflow.resubmit(''{"status": "FAILED", "dataid": "2026-01-*"}'')';

@@ -14,7 +14,7 @@ GRANT SELECT ON dataflow.migration, dataflow.dataset, dataflow.job, dataflow.job
     dataflow.stale, dataflow.forced, dataflow.chunk_count TO dataflow_reader;
 -- The token is the fence, the incarnation the right to claim: people do not see them.
 GRANT SELECT (attempt, jobid, dataid, number, tries, lost, daemon, tag, forced, inputs, answers, claimed, started, ended, outcome, code,
-    error, retry_at, code_hash, config_hash, usage, let_go) ON dataflow.attempt TO dataflow_reader;
+    error, retry_at, code_hash, config_hash, usage, let_go, params) ON dataflow.attempt TO dataflow_reader;
 GRANT SELECT (daemon, hostname, pid, session_pid, environment, version, jobs, started, lease, lease_until, stopped) ON dataflow.daemon
     TO dataflow_reader;
 
@@ -47,7 +47,7 @@ GRANT INSERT (scope, concurrency, paused), UPDATE (concurrency, paused) ON dataf
 GRANT EXECUTE ON FUNCTION
     dataflow.ready(text, text[], boolean, text), dataflow.ready(text, text, boolean, text), dataflow.validated(text, text, boolean, text),
     dataflow.hold(text, text, text), dataflow.release(text, text), dataflow.cancel(text, text, text),
-    dataflow.resubmit(jsonb, boolean, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
+    dataflow.resubmit(jsonb, boolean, boolean, jsonb), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
     dataflow.hold_chunks(jsonb, text, boolean), dataflow.release_chunks(jsonb, boolean), dataflow.cancel_runs(jsonb, text, boolean),
     dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb), dataflow.unresolve(text, text, text[]),
     dataflow.create_partitioning(text, text, text[], text, bigint, jsonb, boolean), dataflow.delete_partitioning(text, text, boolean),

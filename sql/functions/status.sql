@@ -59,6 +59,8 @@ BEGIN
         RETURN NULL;
     END IF;
     NEW.modified := now();
+    -- Parameters are given by dataflow.resubmit() alone; a plain RESUBMIT goes back to the job's own.
+    NEW.params := CASE WHEN NEW.status NOT IN ('RESUBMIT', 'READY') THEN OLD.params END;
     NEW.held_from := CASE
         WHEN NEW.status NOT IN ('HOLD', 'PENDING') THEN NULL
         WHEN OLD.held_from IS NOT NULL THEN OLD.held_from
@@ -395,7 +397,7 @@ BEGIN
         FROM (SELECT DISTINCT d FROM unnest(dataids[low : low + slice - 1]) AS d) AS distinct_ids
         ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
             status = 'READY', modified = now(), version = s.version + 1, manifest = NULL, external = true,
-            validated = excluded.validated, code = NULL, reason = excluded.reason
+            validated = excluded.validated, code = NULL, reason = excluded.reason, params = NULL
         WHERE s.status IN ('READY', 'FAILED', 'RESUBMIT');
         GET DIAGNOSTICS written = ROW_COUNT;
         registered := registered + written;
@@ -513,7 +515,7 @@ BEGIN
         LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
         WHERE s.jobid <> coalesce(o.jobid, '')
     ), moved AS (
-        UPDATE dataflow.datastatus s SET jobid = x.now FROM strangers x
+        UPDATE dataflow.datastatus s SET jobid = x.now, params = NULL FROM strangers x
         WHERE s.datasetid = x.datasetid AND s.dataid = x.dataid AND s.locktype = 'OUT' AND s.jobid = x.was
         RETURNING s.datasetid, s.dataid, s.status, x.was, x.now
     ), counted AS (

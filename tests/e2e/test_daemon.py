@@ -23,6 +23,7 @@ from dataflowd.daemon import control, service
 from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
+from dataflowd.errors import EXIT
 from tests.fix_daemon import Shop, StartDaemon, eventually, free_port
 
 if TYPE_CHECKING:
@@ -211,6 +212,36 @@ def test_whoever_cancels_or_resubmits_a_running_chunk_stops_its_process(
         assert shop.outcomes() == ["CANCELLED"]
     else:
         eventually(lambda: shop.outcomes() == ["CANCELLED", "DONE"], seconds=4)
+
+
+def test_a_resubmission_with_a_parameter_reaches_the_script_and_the_next_one_goes_back(
+    shop: Shop, start_daemon: StartDaemon, run_ctl: RunCtl, tmp_path: Path
+) -> None:
+    """A try that fails is followed by another with the same parameter."""
+    seen = tmp_path / "seen"
+    script = f'echo "$param_least $param_shop" >> {seen}; [ "$param_least" != 0 ] || [ "$(wc -l < {seen})" -gt 2 ]'
+    shop.job(script, 'max_attempts = 2\nretry_delay = "0s"\nparams = { least = 5, shop = "north" }')
+    start_daemon(env=NO_POLL)
+    shop.ready(1)
+    eventually(lambda: shop.count("READY") == 1)
+    again = ("resubmit", "work", "--status", "any", "--yes")
+    wrong = run_ctl(*again, "--param", "leest=0")
+    assert wrong.returncode == EXIT["USAGE"]
+    assert "job work has no parameter 'leest'" in wrong.stderr
+    assert "its parameters are least (a whole number), shop (text)" in wrong.stderr
+    for bad in (["--param", "least"], ["--param", "least=1", "--param", "least=2"]):
+        assert run_ctl(*again, *bad).returncode == EXIT["USAGE"]
+    assert shop.outcomes() == ["DONE"]
+    assert run_ctl(*again, "--param", "least=0", "--param", "shop=the south").returncode == 0
+    eventually(lambda: shop.outcomes() == ["DONE", "FAILED", "DONE"])
+    [run] = json.loads(run_ctl("runs", "work", "--json").stdout)
+    assert run["params"] == {"least": 0, "shop": "the south"}
+    assert 'with least = 0, shop = "the south"' in run_ctl("why", "work", "1").stdout
+    assert 'DONE least=0 shop="the south"' in run_ctl("attempts", "work", "1").stdout
+    assert json.loads(run_ctl("chunks", "clean", "--json").stdout)[0]["stale"] is None
+    assert run_ctl(*again).returncode == 0
+    eventually(lambda: len(shop.outcomes()) == 4 and shop.count("READY") == 1)
+    assert seen.read_text().splitlines() == ["5 north", "0 the south", "0 the south", "5 north"]
 
 
 def test_whoever_holds_an_input_stops_its_reader_which_runs_again_after_the_release(

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, LiteralString, cast
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from tests import readme
 
@@ -25,7 +26,7 @@ RECIPES = [
 
 @pytest.fixture
 def retail(world: World) -> World:
-    world.job("clean_orders", "raw_orders", "orders")
+    world.job("clean_orders", "raw_orders", "orders", params=Jsonb({"least": 5}))
     world.job("sum_orders", "orders", "totals")
     return world
 

@@ -88,7 +88,7 @@ READER_SEES = """
 """
 ATTEMPT_COLUMNS = """
     attempt jobid dataid number tries lost daemon tag forced inputs answers claimed started ended outcome code error retry_at
-    code_hash config_hash usage let_go
+    code_hash config_hash usage let_go params
 """
 DAEMON_COLUMNS = "daemon hostname pid session_pid environment version jobs started lease lease_until stopped"
 USES = {
