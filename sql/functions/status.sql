@@ -80,7 +80,7 @@ BEGIN
                 WHERE m.datasetid = OLD.datasetid AND m.dataid = OLD.dataid AND m.version = OLD.manifest AND m.collected IS NULL;
             IF last_version IS NULL THEN
                 RAISE EXCEPTION '% cannot be set to READY by hand: %', chunk,
-                    CASE OLD.jobid WHEN '' THEN 'no version of it was published' ELSE format('job %s has published no version of it', OLD.jobid) END
+                    CASE OLD.jobid WHEN '' THEN 'there is no published version of it' ELSE format('there is no version of it that job %s has published', OLD.jobid) END
                     USING ERRCODE = 'DF409', HINT = CASE OLD.jobid WHEN '' THEN '' ELSE 'RESUBMIT has the job make it; ' END
                         || format('dataflowctl ready %s %s registers data that was brought from outside', OLD.datasetid, OLD.dataid);
             END IF;
@@ -129,7 +129,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT
-        bool_or(c.locktype = 'OUT' AND (c.was = 'RUNNING' AND c.now IS DISTINCT FROM 'READY' OR c.now IN ('RESUBMIT', 'HOLD', 'PENDING'))),
+        bool_or(c.locktype = 'OUT' AND (c.was = 'RUNNING' AND c.now IS DISTINCT FROM 'READY' OR c.now = 'RESUBMIT' OR (c.now IN ('HOLD', 'PENDING') AND c.was IS NOT NULL))),
         bool_or(c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY'),
         bool_or(c.was IS NULL AND c.now <> 'RUNNING')
     INTO resets, judges, registers FROM unnest(changes) AS c;
@@ -295,7 +295,7 @@ BEGIN
         AND ((c.now = 'RESUBMIT' AND s.status IN ('RUNNING', 'READY', 'FAILED')) OR (c.was = 'RUNNING' AND c.now IN ('HOLD', 'PENDING') AND s.status = 'RUNNING'));
 
     PERFORM dataflow._stop_readers(array_agg(c.datasetid), array_agg(c.dataid)) FROM unnest(changes) AS c
-    WHERE c.locktype = 'OUT' AND c.now IN ('HOLD', 'PENDING') HAVING count(*) > 0;
+    WHERE c.locktype = 'OUT' AND c.now IN ('HOLD', 'PENDING') AND c.was IS NOT NULL HAVING count(*) > 0;
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow._datastatus_inserted() RETURNS trigger

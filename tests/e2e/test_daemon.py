@@ -219,7 +219,9 @@ def test_a_resubmission_with_a_parameter_reaches_the_script_and_the_next_one_goe
 ) -> None:
     """A try that fails is followed by another with the same parameter."""
     seen = tmp_path / "seen"
-    script = f'echo "$param_least $param_shop" >> {seen}; [ "$param_least" != 0 ] || [ "$(wc -l < {seen})" -gt 2 ]'
+    script = (
+        f'echo "$param_least $param_shop" >> {seen}; [ "$param_least" != 0 ] || [ "$(wc -l < {seen})" -gt 2 ]'
+    )
     shop.job(script, 'max_attempts = 2\nretry_delay = "0s"\nparams = { least = 5, shop = "north" }')
     start_daemon(env=NO_POLL)
     shop.ready(1)

@@ -74,10 +74,10 @@ def test_an_input_that_is_not_ready_or_was_given_makes_no_forced_version_stale(m
 def test_what_was_forced_with_all_its_inputs_is_not_made_stale_by_one_that_is_declared_later(
     months: World,
 ) -> None:
-    months.ready("days", "1", "2")
+    months.ready("days", "1", "2", "3")
     force(months.daemons[0], "sum_month", "0")
     months.as_framework(
-        """UPDATE dataflow.job_input SET mapping = '{"kind": "window", "size": 1}' WHERE jobid = 'sum_month'"""
+        """UPDATE dataflow.job_input SET mapping = '{"kind": "window", "size": 4}' WHERE jobid = 'sum_month'"""
     )
     assert months.rows("SELECT datasetid FROM dataflow.stale WHERE datasetid = 'months'") == []
     assert months.rows("SELECT dataid, missing FROM dataflow.forced") == [("0", None)]

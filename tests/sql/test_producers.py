@@ -83,7 +83,7 @@ def test_what_a_retired_producer_left_is_ready_again_as_its_last_version_or_not_
     world.set_status("orders", DAY, "READY")
     location = world.value("SELECT location FROM dataflow.data_location('orders', %s)", DAY)
     assert location == "/data/orders/attempt=1"
-    with pytest.raises(psycopg.DatabaseError, match="no version of it was published") as refused:
+    with pytest.raises(psycopg.DatabaseError, match="there is no published version of it") as refused:
         world.set_status("orders", "2026-01-02", "READY")
     assert refused.value.diag.message_hint == (
         "dataflowctl ready orders 2026-01-02 registers data that was brought from outside"
