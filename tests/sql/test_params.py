@@ -128,6 +128,7 @@ def test_another_producer_does_not_get_what_was_given_to_the_first(shop: World) 
     shop.job("better", "raw", "other", params=Jsonb({}))
     resubmit(shop, {"least": 0})
     shop.as_framework("UPDATE dataflow.job_output SET jobid = 'better' WHERE jobid = 'clean'")
+    shop.do("SELECT dataflow.rebuild_work()")
     assert {attempt.job: attempt.params for attempt in shop.daemons[0].claim()} == {"better": {}}
 
 

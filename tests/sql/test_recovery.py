@@ -213,9 +213,3 @@ def test_holding_twice_restores_the_first_status(pipeline: World) -> None:
     assert pipeline.value("SELECT dataflow.release('raw', %s)", DAY) == "READY"
 
 
-def test_a_job_that_is_consuming_goes_on_when_its_input_is_held(pipeline: World) -> None:
-    pipeline.ready("raw", DAY)
-    daemon = pipeline.daemon()
-    attempt = daemon.claim_one()
-    pipeline.do("SELECT dataflow.hold('raw', %s)", DAY)
-    assert daemon.finish(attempt) == "accepted"
