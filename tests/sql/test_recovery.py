@@ -211,5 +211,3 @@ def test_holding_twice_restores_the_first_status(pipeline: World) -> None:
     assert pipeline.value("SELECT dataflow.hold('raw', %s, 'two')", DAY) == "HOLD"
     pipeline.set_status("raw", DAY, "PENDING")
     assert pipeline.value("SELECT dataflow.release('raw', %s)", DAY) == "READY"
-
-
