@@ -186,7 +186,7 @@ LISTEN dataflow;
 SELECT pg_notify('dataflow', %(payload)s);
 
 -- status: what needs a hand, daemons, limits and jobs, as one JSON object
-SELECT dataflow.overview(%(jobid)s) AS overview;
+SELECT dataflow.overview(%(jobid)s, %(ignored)s::text[]) AS overview;
 
 -- status_listen: hear of changes; a notice is a hint only
 LISTEN dataflow;

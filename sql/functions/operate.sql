@@ -93,7 +93,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION dataflow.rates() IS 'Runs done per hour and job, measured over the last hour or the last 2000 attempts, whichever is shorter';
 
-CREATE OR REPLACE FUNCTION dataflow.overview(jobid text DEFAULT NULL) RETURNS jsonb
+CREATE OR REPLACE FUNCTION dataflow.overview(jobid text, ignored text[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -180,12 +180,26 @@ BEGIN
         UNION ALL
         SELECT 6, 'QUARANTINED', quarantined, format('%s set aside', records), 'dataflowctl quarantine list'
         FROM dataflow._counted(quarantined::bigint, 'record') AS records WHERE quarantined > 0
-    ) AS h;
+    ) AS h WHERE h.code <> ALL (coalesce(ignored, '{}'));
     RETURN jsonb_build_object('at', now(), 'running', limits.running, 'limit', limits.concurrency, 'paused', limits.paused, 'waiting', queued,
         'needs_hand', hands, 'causes', causes, 'daemons', daemons, 'jobs', jobs);
 END $$;
-COMMENT ON FUNCTION dataflow.overview(text) IS
-    'All that `dataflowctl status` shows, what needs a hand first: needs_hand, causes, daemons, jobs. Cheap at any size';
+COMMENT ON FUNCTION dataflow.overview(text, text[]) IS
+    'All that `dataflowctl status` shows, what needs a hand first: needs_hand without the ignored codes, causes, daemons, jobs. Cheap at any size';
+
+CREATE OR REPLACE FUNCTION dataflow.overview(jobid text DEFAULT NULL) RETURNS jsonb
+LANGUAGE sql STABLE
+AS $$ SELECT dataflow.overview(jobid, '{}') $$;
+COMMENT ON FUNCTION dataflow.overview(text) IS 'overview() with nothing ignored';
+
+CREATE OR REPLACE FUNCTION dataflow.needs_hand(jobid text DEFAULT NULL, ignored text[] DEFAULT '{}') RETURNS TABLE (code text, count bigint, detail text, remedy text)
+LANGUAGE sql STABLE
+AS $$
+    SELECT h.code, h.count, h.detail, h.remedy
+    FROM jsonb_to_recordset(dataflow.overview(jobid, ignored) -> 'needs_hand') AS h (code text, count bigint, detail text, remedy text)
+$$;
+COMMENT ON FUNCTION dataflow.needs_hand(text, text[]) IS
+    'What needs a hand, most urgent first, but for the ignored codes; no row: nothing does. SELECT * FROM dataflow.needs_hand(ignored => ''{HELD,QUARANTINED}'')';
 
 CREATE OR REPLACE FUNCTION dataflow._counted(n bigint, thing text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -102,6 +102,34 @@ def test_status_puts_what_needs_a_hand_first(daemon: Daemon, run_ctl: RunCtl) ->
 
 
 @pytest.mark.usefixtures("daemon")
+def test_the_exit_code_of_status_says_whether_something_needs_a_hand(
+    connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    seen = run_ctl("status", "--exit-code")
+    assert (seen.returncode, seen.stderr) == (EXIT["FAILED"], "")
+    assert "NETWORK (1)" in seen.stdout
+    assert "NETWORK (1)" in ok(run_ctl("status"))
+    known = ["--ignore", "HELD", "--ignore", "quarantined"]
+    assert run_ctl("status", "--exit-code", *known, "--json").returncode == EXIT["FAILED"]
+    assert "nothing needs a hand" in ok(run_ctl("status", "--exit-code", *known, "--ignore", "NETWORK"))
+    codes = "SELECT array_agg(code) FROM dataflow.needs_hand(ignored => '{HELD,QUARANTINED}')"
+    assert connection.execute(codes).fetchone() == (["NETWORK"],)
+    ok(run_ctl("resubmit", "clean_orders", "--yes"))
+    assert ok(run_ctl("status", "--exit-code", *known))
+    assert ok(run_ctl("status", "--exit-code", "--job", "roll_up"))
+
+
+@pytest.mark.parametrize("wrong", [["--ignore", "a code"], ["--watch"], ["--job", "nope"]])
+def test_an_exit_code_that_means_something_else_is_neither_0_nor_1(
+    connection: psycopg.Connection, run_ctl: RunCtl, wrong: list[str]
+) -> None:
+    retail(connection)
+    result = run_ctl("status", "--exit-code", *wrong)
+    assert result.returncode in {EXIT["USAGE"], EXIT["NOT_FOUND"]}
+    assert "remedy:" in result.stderr
+
+
+@pytest.mark.usefixtures("daemon")
 def test_failures_that_are_tried_again_need_no_hand(
     connection: psycopg.Connection, dsn: str, run_ctl: RunCtl
 ) -> None:
@@ -477,7 +505,7 @@ def test_records_go_out_as_a_file_and_come_back_edited(
 @pytest.mark.parametrize(
     ("arguments", "sql"),
     [
-        (["status"], "SELECT dataflow.overview(NULL) AS overview;"),
+        (["status"], "SELECT dataflow.overview(NULL, '{}'::text[]) AS overview;"),
         (["why", "clean_orders", "2026-01-01"], "SELECT * FROM dataflow.why('clean_orders', '2026-01-01');"),
         (
             ["resubmit", "--error", "O'Hara", "--dry-run"],
@@ -698,7 +726,7 @@ def test_a_schema_of_another_release_is_refused_unless_it_serves_this_one(
 
 
 def test_an_older_schema_asks_for_init(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
-    connection.execute("DROP FUNCTION dataflow.overview(text)")
+    connection.execute("DROP FUNCTION dataflow.overview(text, text[])")
     result = run_ctl("status")
     assert result.returncode == EXIT["SCHEMA_MISMATCH"]
     assert "dataflowctl init" in result.stderr

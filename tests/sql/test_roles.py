@@ -32,6 +32,7 @@ READS: list[LiteralString] = [
     "SELECT * FROM dataflow.five_questions('clean_orders', '2026-01-01')",
     "SELECT * FROM dataflow.history('clean_orders', '2026-01-01')",
     "SELECT * FROM dataflow.status()",
+    "SELECT * FROM dataflow.needs_hand()",
     "SELECT * FROM dataflow.next_inputs('clean_orders')",
     "SELECT * FROM dataflow.affected_runs('raw', '2026-01-01')",
     "SELECT * FROM dataflow.stale",
@@ -66,7 +67,7 @@ CALLS = {
         _checked_dataid _described _first_moment _inputs _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
         _moments _number _shifted _written_to affected_runs attempts blockers causes chunk_map chunks
         data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
-        matches next_inputs next_tick output_dataid overview partitionings period_add period_id
+        matches needs_hand next_inputs next_tick output_dataid overview partitionings period_add period_id
         period_start plan_flow preview_order prunable quarantine_export quarantine_groups
         quarantine_record quarantined rates required_inputs root_causes run_state runs schema_version sealing_key
         select_chunks select_runs sortkey status trial_order why
