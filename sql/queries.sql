@@ -244,6 +244,12 @@ SELECT dataflow.dataid_range(%(bounds)s) AS dataid;
 -- ready: register external chunks
 SELECT dataflow.ready(%(datasetid)s, %(dataids)s::text[], %(validated)s, %(reason)s) AS registered;
 
+-- preview_ready: where chunks that are to be registered would lie, and what is odd about them
+SELECT * FROM dataflow.preview_ready(%(datasetid)s, %(dataids)s::text[]);
+
+-- unregister: withdraw external chunks, or only show them and what was made of them
+SELECT * FROM dataflow.unregister(%(datasetid)s, %(patterns)s::text[], %(made)s, %(dry_run)s);
+
 -- jobs: what is declared
 SELECT * FROM dataflow.jobs WHERE %(retired)s OR retired IS NULL ORDER BY jobid;
 

@@ -247,7 +247,19 @@ KEYS: dict[str, Shape] = {
             "declared_in": "text",
         }
     ),
-    "ready": Shape({"datasetid": "text", "registered": "integer"}, is_list=False),
+    "ready": Shape(
+        {"datasetid": "text", "registered": "integer", "warnings": "list of {code, dataid, count, detail}"},
+        is_list=False,
+    ),
+    "unregister": Shape(
+        {
+            "dry_run": "boolean",
+            "count": "integer",
+            "chunks": "list of {deed, jobid, dataset, dataid, status, version}",
+            "made": "list of {deed, jobid, dataset, dataid, status, version}",
+        },
+        is_list=False,
+    ),
     "jobs": Shape(
         {
             "jobid": "text",

@@ -21,7 +21,7 @@ GRANT SELECT (daemon, hostname, pid, session_pid, environment, version, jobs, st
 GRANT EXECUTE ON FUNCTION
     dataflow.schema_version(), dataflow.five_questions(text, text), dataflow.required_inputs(text, text), dataflow.affected_runs(text, text),
     dataflow.output_dataid(text, text, text), dataflow.data_location(text, text), dataflow.trial_order(text, text), dataflow.fixed_paths(text, text, integer),
-    dataflow._written_to(dataflow.dataset), dataflow.next_inputs(text), dataflow.history(text, text),
+    dataflow._written_to(dataflow.dataset), dataflow.next_inputs(text), dataflow.history(text, text), dataflow.preview_ready(text, text[], integer),
     dataflow.status(), dataflow.select_runs(jsonb), dataflow.matches(text, text), dataflow.sortkey(text), dataflow.next_tick(),
     dataflow.period_start(text, text, text), dataflow.period_id(text, timestamptz, text),
     dataflow.period_add(text, timestamptz, integer, text), dataflow.plan_flow(jsonb, boolean), dataflow.flow_conflicts(jsonb, boolean),
@@ -51,6 +51,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.hold_chunks(jsonb, text, boolean), dataflow.release_chunks(jsonb, boolean), dataflow.cancel_runs(jsonb, text, boolean),
     dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb), dataflow.unresolve(text, text, text[]),
     dataflow.create_partitioning(text, text, text[], text, bigint, jsonb, boolean), dataflow.delete_partitioning(text, text, boolean),
+    dataflow.unregister(text, text[], text, boolean), dataflow._withdraw(text, text[], text, boolean),
     dataflow.resolve_records(text, jsonb), dataflow.replay(text, text[], boolean, boolean),
     dataflow.seal(text, text, text),
     dataflow.collect(text[], text[], bigint[], interval, interval, boolean)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DAY = "2026-01-01"
 OPERATES: list[LiteralString] = [
     "SELECT dataflow.ready('raw', '2026-01-02')",
+    "DO $$ BEGIN PERFORM dataflow.ready('raw', '2026-01-02'); PERFORM dataflow.unregister('raw', '{2026-01-02}', 'keep'); END $$",
     "SELECT dataflow.hold('raw', '2026-01-01', 'bad feed')",
     "SELECT dataflow.release('raw', '2026-01-03')",
     "SELECT dataflow.validated('raw', '2026-01-01')",
@@ -36,6 +37,7 @@ READS: list[LiteralString] = [
     "SELECT * FROM dataflow.next_inputs('clean_orders')",
     "SELECT * FROM dataflow.affected_runs('raw', '2026-01-01')",
     "SELECT * FROM dataflow.stale",
+    "SELECT * FROM dataflow.preview_ready('raw', '{2026-01-01}')",
     "SELECT jobid, dataid, outcome FROM dataflow.attempt",
     "SELECT * FROM dataflow.event",
     "SELECT * FROM dataflow.sealing_key()",
@@ -68,14 +70,14 @@ CALLS = {
         _moments _number _shifted _written_to affected_runs attempts blockers causes chunk_map chunks
         data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
         matches needs_hand next_inputs next_tick output_dataid overview partitionings period_add period_id
-        period_start plan_flow preview_order prunable quarantine_export quarantine_groups
+        period_start plan_flow preview_order preview_ready prunable quarantine_export quarantine_groups
         quarantine_record quarantined rates required_inputs root_causes run_state runs schema_version sealing_key
         select_chunks select_runs sortkey status trial_order why
     """,
     "dataflow_operator": """
-        cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
+        _withdraw cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
         pause_scopes ready release release_chunks replay resolve resolve_records resubmit seal unresolve
-        set_concurrency shed validated
+        set_concurrency shed unregister validated
     """,
     "dataflow_daemon": """
         cancelled claim claim_run code_version collect expire_daemon finish fold_counters ready
