@@ -135,6 +135,10 @@ SELECT dataflow.cancelled(%(daemon)s, %(incarnation)s, %(attempts)s);
 SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid, s.seconds)
 FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(seconds)s::double precision[]) AS s (attempt, token, seconds);
 
+-- daemon_waits: these attempts wait for one of so many Spark applications, or (NULL) no longer; false: they should not run
+SELECT w.attempt, dataflow.waits(w.attempt, w.token::uuid, w.applications)
+FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(applications)s::integer[]) AS w (attempt, token, applications);
+
 -- daemon_look: whether work waits now that this host can do, whether runs have to be judged again, and seconds until a retry is due
 -- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows)
 SELECT

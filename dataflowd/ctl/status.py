@@ -123,8 +123,15 @@ def _frame(found: dict[str, Any], *, json: bool) -> None:
 
 
 def draw(found: dict[str, Any]) -> None:
-    head = f"{found['running']} of {found['limit']} running, {found['waiting']:,} waiting"
+    for_spark = sum(each["runs"] for each in found["waits_for_spark"])
+    claimed = f", {for_spark} claimed" if for_spark else ""
+    head = (
+        f"{found['running'] - for_spark} of {found['limit']} running{claimed}, {found['waiting']:,} waiting"
+    )
     say(f"{moment(found['at'])}  {head}{', PAUSED' if found['paused'] else ''}")
+    for each in found["waits_for_spark"]:
+        who = f"{counted(each['runs'], 'claimed run')} of daemon {each['daemon']}: "
+        say(folded(f"{mark('skipped')} {who}{cell(each['detail'])}", indent=HANGING))
     _draw_hands(found["needs_hand"])
     say()
     if found["daemons"]:
@@ -166,11 +173,13 @@ def _draw_jobs(jobs: list[dict[str, Any]]) -> None:
     if not jobs:
         say("no job is declared; `dataflowctl apply FLOW` declares some")
         return
+    for_spark = any(job["waits_for_spark"] for job in jobs)
     table(
         [
             "job",
             "done",
             "running",
+            *(["for Spark"] if for_spark else []),
             "waiting",
             "failed",
             "held",
@@ -184,7 +193,8 @@ def _draw_jobs(jobs: list[dict[str, Any]]) -> None:
             [
                 j["jobid"] + (" (paused)" if j["paused"] else ""),
                 j["done"],
-                j["running"],
+                j["running"] - j["waits_for_spark"],
+                *([j["waits_for_spark"]] if for_spark else []),
                 j["waiting"],
                 j["failed"],
                 j["held"],

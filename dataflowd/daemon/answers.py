@@ -115,6 +115,7 @@ ANSWERS: dict[str, Answer] = {
     "daemon_rescue": Answer((_is_whole, _is_name, _is_dataid, _or_null(_is_text), _or_null(_is_text))),
     "daemon_cancelled": Answer((_is_whole,)),
     "daemon_started": Answer((_is_whole, _or_null(_is_flag))),
+    "daemon_waits": Answer((_is_whole, _or_null(_is_flag))),
     "daemon_look": Answer((_is_flag, _is_flag, _or_null(_is_number)), 1, 1),
     "daemon_limits": Answer((_is_whole, _or_null(_is_whole), _is_flag), most=1),
     "daemon_waited": Answer((_is_whole, _or_null(_is_number))),

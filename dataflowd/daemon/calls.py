@@ -168,6 +168,19 @@ async def started(link: Link, begun: Sequence[tuple[Attempt, float]]) -> list[in
     return [attempt for attempt, is_ours in rows if not is_ours]
 
 
+async def waits(link: Link, changed: Sequence[tuple[Attempt, int | None]]) -> list[int]:
+    """Tells for one of how many Spark applications these wait, None: no longer; returns those that should not run any more."""
+    rows = await link.call(
+        "daemon_waits",
+        {
+            "attempts": [attempt.attempt for attempt, _ in changed],
+            "tokens": [attempt.token for attempt, _ in changed],
+            "applications": [applications for _, applications in changed],
+        },
+    )
+    return [attempt for attempt, is_ours in rows if not is_ours]
+
+
 async def waited(link: Link, attempts: Sequence[int]) -> dict[int, float]:
     """For how many seconds the runs of these attempts had been ready when they were claimed."""
     return dict(await link.call("daemon_waited", {"attempts": list(attempts)}))

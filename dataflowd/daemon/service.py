@@ -144,6 +144,7 @@ def _state(settings: Settings, name: str, engine: Engine, *, once: bool) -> Stat
     )
     if isinstance(engine, WarmEngine):
         engine.on_runner = lambda kind: state.metrics.runner_starts.labels(kind).inc()
+        engine.on_wait = state.wait
     return state
 
 

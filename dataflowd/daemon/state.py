@@ -40,6 +40,9 @@ class Running:
     started: str | None = None
     started_at: float | None = None
     start_told: bool = False
+    waits: int | None = None  # for one of so many Spark applications
+    waits_since: float = 0.0
+    waits_told: int | None = None
     stop_reason: str | None = None
     ended: bool = False  # its result is on its way to the database
 
@@ -138,6 +141,12 @@ class State:
     @property
     def poll_seconds(self) -> float:
         return self.settings.poll * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
+
+    def wait(self, attempt: int, applications: int | None) -> None:
+        """The engine says that an attempt waits for a Spark application, or (None) that it waits no longer."""
+        running = self.running.get(attempt)
+        if running is not None and running.waits != applications:
+            running.waits, running.waits_since = applications, time.monotonic()
 
     def offer(self, result: Result) -> None:
         running = self.running.get(result.attempt)

@@ -223,6 +223,20 @@ END $$;
 COMMENT ON FUNCTION dataflow.started(bigint, uuid) IS 'The job''s own code begins now; false: the attempt is fenced, stop';
 
 -- Said a moment later, of many at once; how long ago it was is measured by a clock that nobody turns.
+-- Whether it waits is for people; nothing is decided by it.
+CREATE OR REPLACE FUNCTION dataflow.waits(attempt bigint, token uuid, applications integer) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE dataflow.attempt a SET waits = waits.applications
+        WHERE a.attempt = waits.attempt AND a.token = waits.token AND a.ended IS NULL;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION dataflow.waits(bigint, uuid, integer) IS
+    'The attempt waits for one of so many Spark applications; NULL: no longer. False: the attempt is fenced, stop';
+
 CREATE OR REPLACE FUNCTION dataflow.started(attempt bigint, token uuid, seconds double precision) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

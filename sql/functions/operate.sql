@@ -109,6 +109,7 @@ DECLARE
     quarantined numeric;
     waits text;
     hands jsonb;
+    for_spark jsonb;
 BEGIN
     IF overview.jobid IS NOT NULL THEN
         PERFORM dataflow._known_job(overview.jobid);
@@ -120,12 +121,21 @@ BEGIN
     SELECT coalesce(jsonb_agg(jsonb_build_object(
             'jobid', s.jobid, 'done', s.ready, 'running', s.running, 'limit', s.max_running, 'waiting', s.queued, 'retry_later', s.retry_later,
             'failed', s.failed, 'resubmit', s.resubmit, 'held', s.held, 'quarantined', s.quarantined, 'oldest_waiting', s.oldest_queued,
-            'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric), 'paused', s.paused)
+            'waits_for_spark', coalesce(w.attempts, 0), 'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric), 'paused', s.paused)
             ORDER BY s.failed > 0 DESC, s.running > 0 DESC, s.queued > 0 DESC, s.jobid), '[]'),
         coalesce(sum(s.queued), 0), coalesce(sum(s.quarantined), 0)
     INTO jobs, queued, quarantined
     FROM dataflow.status() AS s LEFT JOIN dataflow.rates() AS r ON r.jobid = s.jobid
+    LEFT JOIN (
+        SELECT a.jobid, count(*) AS attempts FROM dataflow.attempt a WHERE a.ended IS NULL AND a.waits IS NOT NULL GROUP BY a.jobid
+    ) AS w ON w.jobid = s.jobid
     WHERE overview.jobid IS NULL OR s.jobid = overview.jobid;
+
+    SELECT coalesce(jsonb_agg(jsonb_build_object('daemon', w.daemon, 'runs', w.runs, 'detail', dataflow._waits_for(w.example)) ORDER BY w.daemon), '[]') INTO for_spark
+    FROM (
+        SELECT a.daemon::text, count(*) AS runs, min(a.attempt) AS example FROM dataflow.attempt a
+        WHERE a.ended IS NULL AND a.waits IS NOT NULL GROUP BY a.daemon
+    ) AS w;
 
     waits := CASE queued WHEN 1 THEN '1 run waits' ELSE queued || ' runs wait' END;
     SELECT coalesce(sum(c.chunks), 0) INTO held FROM dataflow.chunk_count c
@@ -181,7 +191,7 @@ BEGIN
         SELECT 6, 'QUARANTINED', quarantined, format('%s set aside', records), 'dataflowctl quarantine list'
         FROM dataflow._counted(quarantined::bigint, 'record') AS records WHERE quarantined > 0
     ) AS h WHERE h.code <> ALL (coalesce(ignored, '{}'));
-    RETURN jsonb_build_object('at', now(), 'running', limits.running, 'limit', limits.concurrency, 'paused', limits.paused, 'waiting', queued,
+    RETURN jsonb_build_object('at', now(), 'running', limits.running, 'limit', limits.concurrency, 'paused', limits.paused, 'waiting', queued, 'waits_for_spark', for_spark,
         'needs_hand', hands, 'causes', causes, 'daemons', daemons, 'jobs', jobs);
 END $$;
 COMMENT ON FUNCTION dataflow.overview(text, text[]) IS
@@ -317,6 +327,29 @@ END $$;
 COMMENT ON FUNCTION dataflow.chunk_map(text, integer, text, text) IS
     'A heat map of a dataset, one character a chunk in the order of its dataids: . READY, ? not validated, R RUNNING, F FAILED, s RESUBMIT, H held';
 
+-- What a claimed attempt waits for, and who has it; NULL: it does not wait. Its daemon says within two seconds that it waits: a younger
+-- attempt without a word is not counted among those that have an application.
+CREATE OR REPLACE FUNCTION dataflow._waits_for(attempt bigint) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+    SELECT format('waits for a Spark application: %1$s of %1$s in use%2$s', a.waits, ' (' || used.runs || ')')
+    FROM dataflow.attempt a
+    CROSS JOIN LATERAL (
+        SELECT string_agg(u.run, ', ' ORDER BY u.place) || CASE WHEN max(u.number) > 5 THEN format(' and %s more', max(u.number) - 5) ELSE '' END AS runs
+        FROM (
+            SELECT CASE WHEN lag(b.jobid) OVER in_order = b.jobid THEN '' ELSE b.jobid || ' ' END || b.dataid AS run,
+                row_number() OVER in_order AS place, count(*) OVER () AS number
+            FROM dataflow.attempt b JOIN dataflow.job j ON j.jobid = b.jobid AND j.kind <> 'command'
+            WHERE b.ended IS NULL AND b.daemon = a.daemon AND b.waits IS NULL
+                AND (b.started IS NOT NULL OR b.claimed < clock_timestamp() - interval '3 seconds')
+            WINDOW in_order AS (ORDER BY b.jobid, b.attempt)
+        ) AS u WHERE u.place <= 5
+    ) AS used
+    WHERE a.attempt = _waits_for.attempt AND a.ended IS NULL AND a.waits IS NOT NULL
+$$;
+
 CREATE OR REPLACE FUNCTION dataflow.runs(job text DEFAULT NULL, only_failed boolean DEFAULT false, since timestamptz DEFAULT NULL, at_most integer DEFAULT 50) RETURNS TABLE (
     jobid text, dataid text, number integer, attempt bigint, status text, claimed timestamptz, ended timestamptz, seconds double precision,
     daemon text, code text, error text, retry_at timestamptz
@@ -330,9 +363,9 @@ BEGIN
         PERFORM dataflow._known_job(job);
     END IF;
     RETURN QUERY
-    SELECT a.jobid::text, a.dataid::text, a.number, a.attempt, coalesce(a.outcome, 'RUNNING'), a.claimed, a.ended,
+    SELECT a.jobid::text, a.dataid::text, a.number, a.attempt, dataflow._attempt_status(a), a.claimed, a.ended,
         extract(epoch FROM coalesce(a.ended, clock_timestamp()) - coalesce(a.started, a.claimed))::double precision,
-        a.daemon::text, a.code, a.error, a.retry_at
+        a.daemon::text, a.code, coalesce(a.error, dataflow._waits_for(a.attempt)), a.retry_at
     FROM dataflow.attempt a
     WHERE (job IS NULL OR a.jobid = job)
         AND (NOT only_failed OR a.outcome IN ('FAILED', 'LOST', 'CANCELLED'))
@@ -340,7 +373,7 @@ BEGIN
         AND NOT EXISTS (SELECT FROM dataflow.attempt b WHERE b.jobid = a.jobid AND b.dataid = a.dataid AND b.number = a.number + 1)
     ORDER BY a.attempt DESC LIMIT at_most;
 END $$;
-COMMENT ON FUNCTION dataflow.runs(text, boolean, timestamptz, integer) IS 'Recent runs, each by its last attempt, newest first';
+COMMENT ON FUNCTION dataflow.runs(text, boolean, timestamptz, integer) IS 'Recent runs, each by its last attempt, newest first. One that has not begun because all Spark applications are in use is WAITS_FOR_SPARK, and error says who uses them';
 
 CREATE OR REPLACE FUNCTION dataflow.attempts(jobid text, dataid text) RETURNS TABLE (
     number integer, attempt bigint, status text, tries integer, lost integer, claimed timestamptz, started timestamptz, ended timestamptz,
@@ -355,9 +388,9 @@ BEGIN
     PERFORM dataflow._known_job(attempts.jobid);
     PERFORM dataflow._checked_dataid(attempts.dataid);
     RETURN QUERY
-    SELECT a.number, a.attempt, coalesce(a.outcome, 'RUNNING'), a.tries, a.lost, a.claimed, a.started, a.ended,
+    SELECT a.number, a.attempt, dataflow._attempt_status(a), a.tries, a.lost, a.claimed, a.started, a.ended,
         extract(epoch FROM coalesce(a.ended, clock_timestamp()) - coalesce(a.started, a.claimed))::double precision,
-        a.daemon::text, d.hostname, a.code, a.error, a.retry_at, a.forced, a.tag, a.inputs, a.code_hash, a.config_hash, a.usage,
+        a.daemon::text, d.hostname, a.code, coalesce(a.error, dataflow._waits_for(a.attempt)), a.retry_at, a.forced, a.tag, a.inputs, a.code_hash, a.config_hash, a.usage,
         (SELECT coalesce(jsonb_agg(jsonb_build_object('datasetid', c.datasetid, 'name', c.name, 'severity', c.severity, 'passed', c.passed,
             'observed', c.observed, 'expected', c.expected) ORDER BY c.datasetid, c.name), '[]') FROM dataflow.check_result c WHERE c.attempt = a.attempt),
         (SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'items', n.items, 'successes', n.successes, 'failures', n.failures,
@@ -366,6 +399,10 @@ BEGIN
     WHERE a.jobid = attempts.jobid AND a.dataid = attempts.dataid ORDER BY a.number;
 END $$;
 COMMENT ON FUNCTION dataflow.attempts(text, text) IS 'All attempts of a run, with what they were given, what they used, their checks and node statistics';
+
+CREATE OR REPLACE FUNCTION dataflow._attempt_status(a dataflow.attempt) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(a.outcome, CASE WHEN a.waits IS NULL THEN 'RUNNING' ELSE 'WAITS_FOR_SPARK' END) $$;
 
 -- How far the queue is looked along to say a place in it.
 CREATE OR REPLACE FUNCTION dataflow._queue_position(jobid text, dataid text) RETURNS bigint
@@ -524,6 +561,7 @@ DECLARE
     is_external boolean;
     host record;
     advice text;
+    waits text;
     place bigint;
     here constant text := format('%s %s', why.jobid, why.dataid);
     again constant text := format('dataflowctl resubmit %s --dataid %s', why.jobid, why.dataid);
@@ -535,12 +573,14 @@ BEGIN
     SELECT s.external INTO is_external FROM dataflow.datastatus s WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
     advice := substring(run.error FROM 'remedy: (.*)$');
-    RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, run.state, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
+    waits := CASE WHEN run.state = 'RUNNING' AND host.state NOT IN ('LOST', 'STOPPED') THEN dataflow._waits_for(run.attempt) END;
+    RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, CASE WHEN waits IS NULL THEN run.state ELSE 'WAITS_FOR_SPARK' END, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
             WHEN 'READY' THEN CASE WHEN run.outcome = 'DONE' AND NOT is_external
                 THEN format('attempt %s on %s made version %s, finished %s, of %s', run.number, run.daemon, run.version, to_char(run.ended, stamp),
                     coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(run.inputs)), 'nothing'))
                 ELSE format('version %s was registered by hand %s', run.version, to_char(run.since, stamp)) END
-            WHEN 'RUNNING' THEN format('attempt %s runs on %s (%s) since %s', run.number, run.daemon, coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp))
+            WHEN 'RUNNING' THEN format('attempt %s %s %s (%s) since %s', run.number, CASE WHEN waits IS NULL THEN 'runs on' ELSE 'was claimed by' END, run.daemon,
+                    coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp)) || coalesce(', and ' || waits, '')
                 || CASE WHEN host.state IN ('LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, to_char(host.heard, stamp)) ELSE '' END
             WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, to_char(run.ended, stamp)) ELSE 'set by hand ' || to_char(run.since, stamp) END,
                 CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.code ELSE 'BY_HAND' END,
@@ -555,7 +595,8 @@ BEGIN
             ELSE 'nothing is known of it yet: none of the chunks that it reads was ever made or registered' END,
         CASE run.state
             WHEN 'READY' THEN again || ' --status READY makes it again'
-            WHEN 'RUNNING' THEN CASE WHEN host.state NOT IN ('LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
+            WHEN 'RUNNING' THEN CASE WHEN waits IS NOT NULL THEN 'wait until one is free; the daemon''s setting runners says how many there may be'
+                WHEN host.state NOT IN ('LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
                 WHEN host.has_heirs THEN 'wait: another daemon takes it over' ELSE 'start dataflowd: it takes it over' END
             -- An attempt that ended before the job's code has no log; its error says what to do.
             WHEN 'FAILED' THEN concat_ws(', then ', coalesce(advice, format('dataflowctl logs %s', here)), again)

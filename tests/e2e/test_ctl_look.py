@@ -149,6 +149,43 @@ def test_failures_that_are_tried_again_need_no_hand(
         assert "RETRY_LATER: it is tried again at" in why
 
 
+def test_a_run_that_waits_for_spark_is_not_said_to_run(
+    daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    limit(connection, 4)
+    [waiting] = daemon.claim()
+    assert waiting["dataid"] == QUEUED
+    told = "SELECT dataflow.waits(%s, %s, 2)"
+    connection.execute("UPDATE dataflow.attempt SET claimed = claimed - interval '1 minute'")
+    assert connection.execute(told, [waiting["attempt"], waiting["token"]]).fetchone() == (True,)
+    words = f"waits for a Spark application: 2 of 2 in use (clean_orders {RUNNING})"
+
+    picture = asked(run_ctl, "status")
+    assert picture["waits_for_spark"] == [{"daemon": daemon.name, "runs": 1, "detail": words}]
+    clean = next(job for job in picture["jobs"] if job["jobid"] == "clean_orders")
+    assert (clean["running"], clean["waits_for_spark"]) == (2, 1)
+    shown = ok(run_ctl("status"))
+    assert "1 of 4 running, 1 claimed, 0 waiting" in shown
+    assert f"1 claimed run of daemon {daemon.name}: {words}" in shown
+
+    why = ok(run_ctl("why", "clean_orders", QUEUED))
+    assert f"clean_orders {QUEUED} is WAITS_FOR_SPARK: attempt 1 was claimed by alpha (host1) since" in why
+    assert words in why
+    for command in (["runs"], ["attempts", "clean_orders", QUEUED]):
+        [row] = [each for each in asked(run_ctl, *command) if each["attempt"] == waiting["attempt"]]
+        assert (row["status"], row["error"], row["code"]) == ("WAITS_FOR_SPARK", words, None)
+    connection.execute("UPDATE dataflow.daemon SET hostname = %s", [socket.gethostname()])
+    silent = run_ctl("logs", "clean_orders", QUEUED)
+    assert silent.returncode == EXIT["NOT_FOUND"]
+    assert f"attempt 1 of clean_orders {QUEUED} {words}; it has said nothing yet" in silent.stderr
+
+    gone = connection.execute(told, [waiting["attempt"], "00000000-0000-0000-0000-000000000000"])
+    assert gone.fetchone() == (False,)
+    connection.execute("SELECT dataflow.waits(%s, %s, NULL)", [waiting["attempt"], waiting["token"]])
+    assert asked(run_ctl, "status")["waits_for_spark"] == []
+    assert " is RUNNING: attempt 1 runs on alpha" in ok(run_ctl("why", "clean_orders", QUEUED))
+
+
 @pytest.mark.parametrize(
     ("dataid", "state", "code", "words"),
     [

@@ -23,7 +23,7 @@ from dataflowd.daemon import control, service
 from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
-from tests.fix_daemon import Shop, StartDaemon, eventually, free_port
+from tests.fix_daemon import PATIENCE_SECONDS, POLL_SECONDS, Shop, StartDaemon, eventually, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,6 +116,37 @@ def test_what_an_attempt_waits_for_its_start_is_not_taken_from_its_time(
     current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
     engine = LateEngine(current, Declared(current), Orders(current))
     assert anyio.run(partial(service.run, current, engine, once=True)) == 0
+    assert shop.outcomes() == ["DONE"]
+
+
+def test_an_attempt_that_waits_for_a_spark_application_is_told_as_such(
+    shop: Shop, settings: Settings
+) -> None:
+    class FullEngine(CommandEngine):
+        on_runner: Callable[[str], None]
+        on_wait: Callable[[int, int | None], None]
+
+        async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
+            self.on_wait(attempt.attempt, 2)
+            await self.told(2)
+            self.on_wait(attempt.attempt, None)
+            await self.told(None)
+            return await super().run(attempt, on_start)
+
+        async def told(self, applications: int | None) -> None:
+            with anyio.fail_after(PATIENCE_SECONDS):
+                while shop.value("SELECT waits FROM dataflow.attempt") != applications:
+                    await anyio.sleep(POLL_SECONDS)
+            seen.append(shop.value("SELECT status FROM dataflow.runs()"))
+
+    seen: list[str] = []
+    shop.job("true")
+    shop.ready(1)
+    current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
+    engine = FullEngine(current, Declared(current), Orders(current))
+    engine.on_runner, engine.on_wait = lambda _kind: None, lambda _attempt, _applications: None
+    assert anyio.run(partial(service.run, current, engine, once=True)) == 0
+    assert seen == ["WAITS_FOR_SPARK", "RUNNING"]
     assert shop.outcomes() == ["DONE"]
 
 

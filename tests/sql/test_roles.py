@@ -81,7 +81,7 @@ CALLS = {
     """,
     "dataflow_daemon": """
         cancelled claim claim_run code_version collect expire_daemon finish fold_counters ready
-        register_daemon renew_lease rescue retake retake_attempts serve_jobs settle started stop_daemon tick work_order
+        register_daemon renew_lease rescue retake retake_attempts serve_jobs settle started stop_daemon tick waits work_order
     """,
 }
 # The tables and views, or their columns, that each role may use directly.
@@ -91,7 +91,7 @@ READER_SEES = """
 """
 ATTEMPT_COLUMNS = """
     attempt jobid dataid number tries lost daemon tag forced inputs answers claimed started ended outcome code error retry_at
-    code_hash config_hash usage let_go
+    code_hash config_hash usage let_go waits
 """
 DAEMON_COLUMNS = "daemon hostname pid session_pid environment version jobs started lease lease_until stopped"
 USES = {
