@@ -135,7 +135,7 @@ def test_an_attempt_that_waits_for_a_spark_application_is_told_as_such(
 
         async def told(self, applications: int | None) -> None:
             with anyio.fail_after(PATIENCE_SECONDS):
-                while shop.value("SELECT waits FROM dataflow.attempt") != applications:
+                while shop.value("SELECT waits FROM dataflow.attempt") != applications:  # noqa: ASYNC110 - another session writes it
                     await anyio.sleep(POLL_SECONDS)
             seen.append(shop.value("SELECT status FROM dataflow.runs()"))
 
