@@ -139,14 +139,17 @@ FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(seconds)s::double prec
 SELECT w.attempt, dataflow.waits(w.attempt, w.token::uuid, w.applications)
 FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(applications)s::integer[]) AS w (attempt, token, applications);
 
--- daemon_look: whether work waits now that this host can do, whether runs have to be judged again, and seconds until a retry is due
+-- daemon_look: of the runs that this host can do how many are queued, how many of these wait for their retry, and seconds until the
+-- first of them is due; and whether runs have to be judged again
 -- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows)
 SELECT
-    (SELECT coalesce(sum(chunks), 0) FROM dataflow.counter
-        WHERE locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[])))
-    > (SELECT count(*) FROM dataflow.work WHERE not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
-    EXISTS (SELECT FROM dataflow.recheck),
-    (SELECT extract(epoch FROM min(not_before) - clock_timestamp())::double precision FROM dataflow.work WHERE not_before IS NOT NULL);
+    (SELECT coalesce(sum(chunks), 0)::bigint FROM dataflow.counter
+        WHERE locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
+    later.runs, later.due, EXISTS (SELECT FROM dataflow.recheck)
+FROM (
+    SELECT count(*) AS runs, extract(epoch FROM min(not_before) - clock_timestamp())::double precision AS due
+    FROM dataflow.work WHERE not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))
+) AS later;
 
 -- daemon_limits: the global limit, this daemon's own, and whether either is paused
 SELECT g.concurrency, d.concurrency, g.paused OR coalesce(d.paused, false)

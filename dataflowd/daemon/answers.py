@@ -116,7 +116,7 @@ ANSWERS: dict[str, Answer] = {
     "daemon_cancelled": Answer((_is_whole,)),
     "daemon_started": Answer((_is_whole, _or_null(_is_flag))),
     "daemon_waits": Answer((_is_whole, _or_null(_is_flag))),
-    "daemon_look": Answer((_is_flag, _is_flag, _or_null(_is_number)), 1, 1),
+    "daemon_look": Answer((_is_number, _is_whole, _or_null(_is_number), _is_flag), 1, 1),
     "daemon_limits": Answer((_is_whole, _or_null(_is_whole), _is_flag), most=1),
     "daemon_waited": Answer((_is_whole, _or_null(_is_number))),
     "daemon_tick": Answer((_is_whole,), 1, 1),

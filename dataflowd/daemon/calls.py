@@ -32,9 +32,14 @@ Verdict = Literal["accepted", "fenced", "busy"]
 
 @dataclass(frozen=True)
 class Look:
-    waiting: bool
+    queued: int
+    later: int  # of these, how many wait for their retry
+    due: float | None  # seconds until the first of these
     recheck: bool
-    due: float | None
+
+    @property
+    def waiting(self) -> bool:
+        return self.queued > self.later
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,8 @@ class State:
     is_session_refused: bool = False  # the database takes another session for the one that claims
     refusal: DataflowError | None = None  # why the database does not do what is wanted
     queued: int = 0
+    patience: float = 0.0  # seconds that --once may still wait for retries
+    idle_since: float | None = None  # since when it does
 
     to_turn: set[tuple[str, str]] = field(default_factory=set)  # (dataset, dataid): published at a fixed path
     turn: Wake = field(default_factory=Wake)  # turner: fixed paths have to follow what was published
