@@ -202,6 +202,9 @@ LISTEN dataflow_status;
 -- chunks: a page of a dataset's chunks
 SELECT * FROM dataflow.chunks(%(datasetid)s, %(statuses)s::text[], %(first)s, %(last)s, %(pattern)s, %(stale)s, %(sort)s, %(descending)s, %(at_most)s);
 
+-- chunk_grid: a dataset as lines of one character a chunk, with gaps for what is missing
+SELECT * FROM dataflow.chunk_grid(%(datasetid)s, %(width)s, %(first)s, %(last)s);
+
 -- chunk_map: a dataset as lines of one character a chunk
 SELECT * FROM dataflow.chunk_map(%(datasetid)s, %(width)s, %(first)s, %(last)s);
 

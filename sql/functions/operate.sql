@@ -327,6 +327,99 @@ END $$;
 COMMENT ON FUNCTION dataflow.chunk_map(text, integer, text, text) IS
     'A heat map of a dataset, one character a chunk in the order of its dataids: . READY, ? not validated, R RUNNING, F FAILED, s RESUBMIT, H held';
 
+-- The map as a person reads it: a row is a period of time, or a range of numbers, and what is missing in it is seen. By the form of the dataids
+-- alone, so that a day which does not exist has its place, too.
+CREATE OR REPLACE FUNCTION dataflow.chunk_grid(datasetid text, width integer DEFAULT 60, low text DEFAULT NULL, high text DEFAULT NULL) RETURNS TABLE (
+    kind text, label text, first text, last text, map text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    wide constant integer := greatest(width, 1);
+    -- To tell whether a chunk is stale costs more than all the rest.
+    most_judged constant integer := 100000;
+    from_key text;
+    to_key text;
+    grid text;
+    chunks bigint;
+    digits integer;
+BEGIN
+    PERFORM dataflow._known_dataset(chunk_grid.datasetid);
+    SELECT coalesce(dataflow._ordered(d.ordering, low), ''), dataflow._ordered(d.ordering, high) INTO from_key, to_key
+        FROM dataflow.dataset d WHERE d.datasetid = chunk_grid.datasetid;
+    SELECT CASE
+            WHEN bool_and(s.dataid ~ '^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$') THEN 'day'
+            WHEN bool_and(s.dataid ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}$' AND dataflow.period_start('hour', s.dataid, 'UTC') IS NOT NULL) THEN 'hour'
+            WHEN bool_and(s.dataid ~ '^[0-9]{4}-W(0[1-9]|[1-4][0-9]|5[0-3])$') THEN 'week'
+            WHEN bool_and(s.dataid ~ '^[0-9]{4}-(0[1-9]|1[0-2])$') THEN 'month'
+            WHEN bool_and(s.dataid ~ '^(0|[1-9][0-9]{0,14})$') OR (bool_and(s.dataid ~ '^[0-9]{1,15}$') AND min(length(s.dataid)) = max(length(s.dataid))) THEN 'number'
+            ELSE 'other'
+        END, count(*), CASE WHEN bool_or(s.dataid ~ '^0.') THEN max(length(s.dataid)) ELSE 1 END
+    INTO grid, chunks, digits
+    FROM dataflow.datastatus s
+    WHERE s.datasetid || '' = chunk_grid.datasetid AND s.locktype = 'OUT' AND s.sortkey >= from_key AND (to_key IS NULL OR s.sortkey <= to_key);
+    RETURN QUERY
+    WITH stale AS MATERIALIZED (
+        SELECT t.dataid FROM dataflow.stale t WHERE t.datasetid = chunk_grid.datasetid AND chunks <= most_judged
+    ), placed AS MATERIALIZED (
+        SELECT c.dataid, c.place, c.letter, p.line, p.position FROM (
+            SELECT s.dataid::text, row_number() OVER (ORDER BY s.sortkey) - 1 AS place, CASE s.status
+                WHEN 'READY' THEN CASE WHEN NOT s.validated THEN '?' WHEN s.dataid IN (SELECT t.dataid FROM stale t) THEN '~' ELSE '.' END
+                WHEN 'RUNNING' THEN 'R' WHEN 'FAILED' THEN 'F' WHEN 'RESUBMIT' THEN 's' ELSE 'H' END AS letter
+            FROM dataflow.datastatus s
+            WHERE s.datasetid || '' = chunk_grid.datasetid AND s.locktype = 'OUT' AND s.sortkey >= from_key AND (to_key IS NULL OR s.sortkey <= to_key)
+        ) AS c
+        CROSS JOIN LATERAL (
+            SELECT CASE grid
+                    WHEN 'day' THEN substr(c.dataid, 1, 4)::bigint * 12 + substr(c.dataid, 6, 2)::bigint - 1
+                    WHEN 'hour' THEN substr(c.dataid, 1, 10)::date - '0001-01-01'::date
+                    WHEN 'number' THEN c.dataid::bigint / wide
+                    WHEN 'other' THEN c.place / wide
+                    ELSE substr(c.dataid, 1, 4)::bigint END AS line,
+                CASE grid
+                    WHEN 'day' THEN substr(c.dataid, 9, 2)::bigint - 1
+                    WHEN 'hour' THEN substr(c.dataid, 12, 2)::bigint
+                    WHEN 'week' THEN substr(c.dataid, 7, 2)::bigint - 1
+                    WHEN 'month' THEN substr(c.dataid, 6, 2)::bigint - 1
+                    WHEN 'number' THEN c.dataid::bigint % wide
+                    ELSE c.place % wide END AS position
+        ) AS p
+    ), ends AS MATERIALIZED (
+        SELECT min(p.line) AS line, max(p.line) AS last_line, min((p.line, p.position)) AS first, max((p.line, p.position)) AS last, count(DISTINCT p.line) AS lines
+        FROM placed p
+    ), lines AS MATERIALIZED (
+        -- Lines of which everything is missing are shown, unless there are far more of them than others.
+        SELECT n AS line FROM ends e, generate_series(e.line, e.last_line) AS n WHERE e.last_line - e.line < 3 * e.lines + 24
+        UNION
+        SELECT p.line FROM placed p
+    ), named AS MATERIALIZED (
+        SELECT l.line, CASE grid
+                WHEN 'day' THEN lpad((l.line / 12)::text, 4, '0') || '-' || lpad((l.line % 12 + 1)::text, 2, '0')
+                WHEN 'hour' THEN to_char('0001-01-01'::date + l.line::integer, 'YYYY-MM-DD')
+                WHEN 'number' THEN lpad((l.line * wide)::text, greatest(digits, length((l.line * wide)::text)), '0')
+                WHEN 'other' THEN NULL
+                ELSE lpad(l.line::text, 4, '0') END AS label,
+            CASE grid
+                WHEN 'day' THEN extract(day FROM make_date(greatest(l.line / 12, 1)::integer, (l.line % 12 + 1)::integer, 1) + interval '1 month - 1 day')::integer
+                WHEN 'hour' THEN 24 WHEN 'week' THEN 52 WHEN 'month' THEN 12 WHEN 'number' THEN wide ELSE 0 END AS positions
+        FROM lines l
+    )
+    SELECT grid, coalesce(n.label, (array_agg(p.dataid ORDER BY p.position) FILTER (WHERE p.dataid IS NOT NULL))[1]),
+        (array_agg(p.dataid ORDER BY p.position) FILTER (WHERE p.dataid IS NOT NULL))[1],
+        (array_agg(p.dataid ORDER BY p.position DESC) FILTER (WHERE p.dataid IS NOT NULL))[1],
+        rtrim(string_agg(coalesce(p.letter, CASE WHEN (n.line, k.position) BETWEEN e.first AND e.last THEN '_' ELSE ' ' END), '' ORDER BY k.position))
+    FROM named n
+    CROSS JOIN ends e
+    CROSS JOIN LATERAL generate_series(0::bigint, greatest(n.positions::bigint, (SELECT max(x.position) + 1 FROM placed x WHERE x.line = n.line)) - 1) AS k (position)
+    LEFT JOIN placed p ON p.line = n.line AND p.position = k.position
+    GROUP BY n.line, n.label ORDER BY n.line;
+END $$;
+COMMENT ON FUNCTION dataflow.chunk_grid(text, integer, text, text) IS
+    'A heat map of a dataset whose lines are months of days, days of hours, years of weeks or months, or ranges of numbers: . READY, ~ stale, ? not validated, R RUNNING, F FAILED, s RESUBMIT, H held, _ missing between the first and the last. Of more than 100000 chunks it is not asked which are stale';
+
 -- What a claimed attempt waits for, and who has it; NULL: it does not wait. Its daemon says within two seconds that it waits: a younger
 -- attempt without a word is not counted among those that have an application.
 CREATE OR REPLACE FUNCTION dataflow._waits_for(attempt bigint) RETURNS text

@@ -34,7 +34,7 @@ GRANT SELECT ON dataflow.daemons, dataflow.limits, dataflow.jobs, dataflow.datas
 GRANT EXECUTE ON FUNCTION
     dataflow.sealing_key(), dataflow.preview_order(text, text),
     dataflow.causes(text), dataflow.rates(), dataflow.overview(text), dataflow.overview(text, text[]), dataflow.needs_hand(text, text[]),
-    dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer), dataflow.chunk_map(text, integer, text, text),
+    dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer), dataflow.chunk_map(text, integer, text, text), dataflow.chunk_grid(text, integer, text, text),
     dataflow.runs(text, boolean, timestamptz, integer), dataflow.attempts(text, text), dataflow.run_state(text, text),
     dataflow.root_causes(text, text), dataflow.why(text, text), dataflow.blockers(text), dataflow.select_chunks(jsonb),
     dataflow.dataid_range(text), dataflow.lineage(text, text), dataflow.job_stats(text),

@@ -67,7 +67,7 @@ FORGES: list[LiteralString] = [
 CALLS = {
     "dataflow_reader": """
         _checked_dataid _described _first_moment _inputs _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
-        _moments _number _shifted _written_to affected_runs attempts blockers causes chunk_map chunks
+        _moments _number _shifted _written_to affected_runs attempts blockers causes chunk_grid chunk_map chunks
         data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
         matches needs_hand next_inputs next_tick output_dataid overview partitionings period_add period_id
         period_start plan_flow preview_order preview_ready prunable quarantine_export quarantine_groups
