@@ -365,7 +365,7 @@ BEGIN
     WITH stale AS MATERIALIZED (
         SELECT t.dataid FROM dataflow.stale t WHERE t.datasetid = chunk_grid.datasetid AND chunks <= most_judged
     ), placed AS MATERIALIZED (
-        SELECT c.dataid, c.place, c.letter, p.line, p.position FROM (
+        SELECT c.dataid, c.place, c.letter, p.line, p.spot FROM (
             SELECT s.dataid::text, row_number() OVER (ORDER BY s.sortkey) - 1 AS place, CASE s.status
                 WHEN 'READY' THEN CASE WHEN NOT s.validated THEN '?' WHEN s.dataid IN (SELECT t.dataid FROM stale t) THEN '~' ELSE '.' END
                 WHEN 'RUNNING' THEN 'R' WHEN 'FAILED' THEN 'F' WHEN 'RESUBMIT' THEN 's' ELSE 'H' END AS letter
@@ -385,10 +385,10 @@ BEGIN
                     WHEN 'week' THEN substr(c.dataid, 7, 2)::bigint - 1
                     WHEN 'month' THEN substr(c.dataid, 6, 2)::bigint - 1
                     WHEN 'number' THEN c.dataid::bigint % wide
-                    ELSE c.place % wide END AS position
+                    ELSE c.place % wide END AS spot
         ) AS p
     ), ends AS MATERIALIZED (
-        SELECT min(p.line) AS line, max(p.line) AS last_line, min((p.line, p.position)) AS first, max((p.line, p.position)) AS last, count(DISTINCT p.line) AS lines
+        SELECT min(p.line) AS line, max(p.line) AS last_line, min(ARRAY[p.line, p.spot]) AS first, max(ARRAY[p.line, p.spot]) AS last, count(DISTINCT p.line) AS lines
         FROM placed p
     ), lines AS MATERIALIZED (
         -- Lines of which everything is missing are shown, unless there are far more of them than others.
@@ -404,17 +404,17 @@ BEGIN
                 ELSE lpad(l.line::text, 4, '0') END AS label,
             CASE grid
                 WHEN 'day' THEN extract(day FROM make_date(greatest(l.line / 12, 1)::integer, (l.line % 12 + 1)::integer, 1) + interval '1 month - 1 day')::integer
-                WHEN 'hour' THEN 24 WHEN 'week' THEN 52 WHEN 'month' THEN 12 WHEN 'number' THEN wide ELSE 0 END AS positions
+                WHEN 'hour' THEN 24 WHEN 'week' THEN 52 WHEN 'month' THEN 12 WHEN 'number' THEN wide ELSE 0 END AS spots
         FROM lines l
     )
-    SELECT grid, coalesce(n.label, (array_agg(p.dataid ORDER BY p.position) FILTER (WHERE p.dataid IS NOT NULL))[1]),
-        (array_agg(p.dataid ORDER BY p.position) FILTER (WHERE p.dataid IS NOT NULL))[1],
-        (array_agg(p.dataid ORDER BY p.position DESC) FILTER (WHERE p.dataid IS NOT NULL))[1],
-        rtrim(string_agg(coalesce(p.letter, CASE WHEN (n.line, k.position) BETWEEN e.first AND e.last THEN '_' ELSE ' ' END), '' ORDER BY k.position))
+    SELECT grid, coalesce(n.label, (array_agg(p.dataid ORDER BY p.spot) FILTER (WHERE p.dataid IS NOT NULL))[1]),
+        (array_agg(p.dataid ORDER BY p.spot) FILTER (WHERE p.dataid IS NOT NULL))[1],
+        (array_agg(p.dataid ORDER BY p.spot DESC) FILTER (WHERE p.dataid IS NOT NULL))[1],
+        rtrim(string_agg(coalesce(p.letter, CASE WHEN ARRAY[n.line, k.spot] BETWEEN e.first AND e.last THEN '_' ELSE ' ' END), '' ORDER BY k.spot))
     FROM named n
     CROSS JOIN ends e
-    CROSS JOIN LATERAL generate_series(0::bigint, greatest(n.positions::bigint, (SELECT max(x.position) + 1 FROM placed x WHERE x.line = n.line)) - 1) AS k (position)
-    LEFT JOIN placed p ON p.line = n.line AND p.position = k.position
+    CROSS JOIN LATERAL generate_series(0::bigint, greatest(n.spots::bigint, (SELECT max(x.spot) + 1 FROM placed x WHERE x.line = n.line)) - 1) AS k (spot)
+    LEFT JOIN placed p ON p.line = n.line AND p.spot = k.spot
     GROUP BY n.line, n.label ORDER BY n.line;
 END $$;
 COMMENT ON FUNCTION dataflow.chunk_grid(text, integer, text, text) IS
