@@ -4,7 +4,7 @@
 -- "retry": false to fail for good, true to be tried again in any case, "retry_after": seconds, "code_hash", "config_hash", "usage": {},
 -- "outputs": {dataset: {"location", "files", "bytes", "rows", "columns", "fingerprint"}},
 -- "checks": [{"dataset", "name", "severity", "passed", "observed", "expected"}],
--- "nodes": [{"node", "items", "successes", "failures", "seconds"}],
+-- "nodes": [{"node", "parent", "items", "successes", "failures", "seconds"}],
 -- "quarantine": [{"item", "code", "reason", "details"}],
 -- "applied": true when the attempt was given the resolved records of its run}
 CREATE OR REPLACE FUNCTION dataflow.finish(results jsonb) RETURNS TABLE (attempt bigint, verdict text)
@@ -182,8 +182,8 @@ BEGIN
     WHERE r.attempt = ANY (accepted)
     ON CONFLICT DO NOTHING;
 
-    INSERT INTO dataflow.node_stat (attempt, node, ordinal, items, successes, failures, seconds)
-    SELECT r.attempt, n.value ->> 'node', n.ordinality, coalesce((n.value ->> 'items')::bigint, 0), coalesce((n.value ->> 'successes')::bigint, 0),
+    INSERT INTO dataflow.node_stat (attempt, node, parent, ordinal, items, successes, failures, seconds)
+    SELECT r.attempt, n.value ->> 'node', n.value ->> 'parent', n.ordinality, coalesce((n.value ->> 'items')::bigint, 0), coalesce((n.value ->> 'successes')::bigint, 0),
         coalesce((n.value ->> 'failures')::bigint, 0), coalesce((n.value ->> 'seconds')::double precision, 0)
     FROM jsonb_to_recordset(results) AS r (attempt bigint, nodes jsonb), jsonb_array_elements(r.nodes) WITH ORDINALITY AS n
     WHERE r.attempt = ANY (accepted)

@@ -486,7 +486,7 @@ BEGIN
         a.daemon::text, d.hostname, a.code, coalesce(a.error, dataflow._waits_for(a.attempt)), a.retry_at, a.forced, a.tag, a.inputs, a.code_hash, a.config_hash, a.usage,
         (SELECT coalesce(jsonb_agg(jsonb_build_object('datasetid', c.datasetid, 'name', c.name, 'severity', c.severity, 'passed', c.passed,
             'observed', c.observed, 'expected', c.expected) ORDER BY c.datasetid, c.name), '[]') FROM dataflow.check_result c WHERE c.attempt = a.attempt),
-        (SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'items', n.items, 'successes', n.successes, 'failures', n.failures,
+        (SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'parent', n.parent, 'items', n.items, 'successes', n.successes, 'failures', n.failures,
             'seconds', n.seconds) ORDER BY n.ordinal, n.node), '[]') FROM dataflow.node_stat n WHERE n.attempt = a.attempt)
     FROM dataflow.attempt a LEFT JOIN dataflow.daemon d ON d.daemon = a.daemon
     WHERE a.jobid = attempts.jobid AND a.dataid = attempts.dataid ORDER BY a.number;

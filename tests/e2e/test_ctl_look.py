@@ -54,7 +54,11 @@ def daemon(dsn: str, connection: psycopg.Connection) -> Iterator[Daemon]:
             [done],
             outputs={"orders": {"rows": 1000, "bytes": 2048, "location": "/data/orders/1"}},
             checks=[{"dataset": "orders", "name": "min_rows", "passed": True, "observed": "1000"}],
-            nodes=[{"node": "parse", "items": 10, "successes": 9, "failures": 1, "seconds": 0.5}],
+            nodes=[
+                {"node": "parse", "items": 10, "successes": 9, "failures": 1, "seconds": 0.5},
+                {"node": "no amount", "parent": "parse", "items": 10, "successes": 9, "failures": 1},
+                {"node": "write orders", "items": 9, "successes": 9, "seconds": 1},
+            ],
             quarantine=[{"item": "4711", "reason": "no amount", "details": {"line": "a;b"}}],
         )
         started.finish([failed], "FAILED", code="NETWORK", error=ERROR)
@@ -457,8 +461,16 @@ def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
     assert stats["chunks"] == {"READY": 1, "FAILED": 1, "RUNNING": 1, "HOLD": 1}
     assert (stats["execution"]["attempts"], stats["execution"]["done"]) == (3, 1)
     assert [(each["code"], each["attempts"]) for each in stats["exceptions"]] == [("NETWORK", 1)]
-    assert stats["nodes"] == [
-        {"node": "parse", "attempts": 1, "items": 10, "successes": 9, "failures": 1, "seconds": 0.5}
+    assert stats["nodes"][:1] == [
+        {
+            "node": "parse",
+            "parent": None,
+            "attempts": 1,
+            "items": 10,
+            "successes": 9,
+            "failures": 1,
+            "seconds": 0.5,
+        }
     ]
     shown = ok(run_ctl("stats", "clean_orders"))
     assert 'params {"currency": "EUR"}' in shown
@@ -478,7 +490,12 @@ def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
     )
     assert {line.split()[2] for line in shown.splitlines()[slowest + 1 : slowest + 3]} == {"DONE", "FAILED"}
     drawn = ok(run_ctl("stats", "clean_orders", "--dag")).splitlines()
-    assert drawn == ["clean_orders", "▼ parse  10 items  1 failed  0.5s in 1 attempt"]
+    assert drawn == [
+        "clean_orders",
+        "├─ parse         10 items  1 failed  0.5s in 1 attempt",
+        "│  └─ no amount  10 items  1 failed  0.0s in 1 attempt",
+        "└─ write orders  9 items   0 failed  1.0s in 1 attempt",
+    ]
 
 
 @pytest.mark.usefixtures("daemon")
