@@ -1359,7 +1359,7 @@ BEGIN
         END IF;
         RETURN QUERY SELECT told.deed, told.jobid, told.dataset, told.dataid, told.status, told.version;
     END LOOP;
-    IF NOT dry_run THEN
+    IF NOT dry_run AND runs <> '{}' THEN
         -- Those that were made first go first: a run whose inputs are gone is not queued anew.
         PERFORM dataflow.delete_runs(r.jobid, r.dataids)
         FROM (
