@@ -843,6 +843,7 @@ def test_a_job_with_nothing_but_failures_left_has_no_eta(capsys: pytest.CaptureF
         "paused": False,
         "eta_seconds": 0,
         "running": 0,
+        "waits_for_spark": 0,
         "waiting": 0,
         "failed": 3,
         "limit": None,
