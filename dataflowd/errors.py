@@ -8,7 +8,7 @@ from __future__ import annotations
 
 EXIT: dict[str, int] = {
     "OK": 0,
-    "FAILED": 1,  # a job failed, or a check found something that would stop a run
+    "FAILED": 1,  # a job failed, a check found something that would stop a run, or `status --exit-code` something that needs a hand
     "USAGE": 2,  # the command line is wrong, or a value in it is none that there is
     "INVALID_SETTINGS": 3,  # a setting or its file cannot be used
     "INVALID_FLOW": 4,  # a flow file has mistakes; all of them are listed

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FOREGROUND_MOST = 100
 
 
-def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
+def serve(config: Path | None, given: Mapping[str, str], *, once: bool, patience: float) -> int:
     """Runs the daemon in the foreground; returns its exit status."""
     # The watchdog ends a hanging daemon with SIGABRT: then it says where it hangs.
     faulthandler.enable()
@@ -64,7 +64,8 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool) -> int:
         )
     if current.engine != "noop":
         _tell_versions(current, declared)
-    run = partial(daemon.run, current, create(current, declared), once=once, reload=reload, serves=serves)
+    engine = create(current, declared)
+    run = partial(daemon.run, current, engine, once=once, patience=patience, reload=reload, serves=serves)
     return anyio.run(run)
 
 

@@ -13,6 +13,8 @@ import typer
 from dataflowd import withheld
 from dataflowd.ctl.output import columns, run, say, say_json, show_version
 
+PATIENCE = "1m"  # that --once has for retries
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -51,6 +53,13 @@ def run_daemon(
             help="Process all that is ready and that this host has the code of, then exit: 0, or 1 if a run failed.",
         ),
     ] = False,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="With --once: for how long in all it waits for retries that are due by then; default: 1m.",
+        ),
+    ] = None,
     engine: Annotated[
         str, typer.Option(help="spark, process (only command jobs) or noop; default: the setting.")
     ] = "",
@@ -58,11 +67,19 @@ def run_daemon(
         str, typer.Option(help="Name of this daemon; default: the setting, then the host's.")
     ] = "",
 ) -> None:
-    """Run what is ready, until SIGTERM or Ctrl-C. SIGHUP reads flows and settings again."""
+    """Run what is ready, until SIGTERM or Ctrl-C. SIGHUP reads flows and settings again.
+
+    With --once it ends when nothing is ready any more. Retries that are due within a minute, or within --wait, are waited for;
+    what is left then is said in the log (once.left).
+    """
+    from dataflowd.ctl import options
     from dataflowd.launcher import serve
 
+    if wait is not None and not once:
+        raise typer.BadParameter("--wait goes with --once: without it the daemon runs on")
+    patience = options.age(wait or PATIENCE).total_seconds()
     given = {key: value for key, value in (("engine", engine), ("daemon_name", name)) if value}
-    raise typer.Exit(serve(context.obj, given, once=once))
+    raise typer.Exit(serve(context.obj, given, once=once, patience=patience))
 
 
 @app.command("demo")

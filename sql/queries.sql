@@ -135,14 +135,21 @@ SELECT dataflow.cancelled(%(daemon)s, %(incarnation)s, %(attempts)s);
 SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid, s.seconds)
 FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(seconds)s::double precision[]) AS s (attempt, token, seconds);
 
--- daemon_look: whether work waits now that this host can do, whether runs have to be judged again, and seconds until a retry is due
+-- daemon_waits: these attempts wait for one of so many Spark applications, or (NULL) no longer; false: they should not run
+SELECT w.attempt, dataflow.waits(w.attempt, w.token::uuid, w.applications)
+FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(applications)s::integer[]) AS w (attempt, token, applications);
+
+-- daemon_look: of the runs that this host can do how many are queued, how many of these wait for their retry, and seconds until the
+-- first of them is due; and whether runs have to be judged again
 -- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows)
 SELECT
-    (SELECT coalesce(sum(chunks), 0) FROM dataflow.counter
-        WHERE locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[])))
-    > (SELECT count(*) FROM dataflow.work WHERE not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
-    EXISTS (SELECT FROM dataflow.recheck),
-    (SELECT extract(epoch FROM min(not_before) - clock_timestamp())::double precision FROM dataflow.work WHERE not_before IS NOT NULL);
+    (SELECT coalesce(sum(chunks), 0)::bigint FROM dataflow.counter
+        WHERE locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
+    later.runs, later.due, EXISTS (SELECT FROM dataflow.recheck)
+FROM (
+    SELECT count(*) AS runs, extract(epoch FROM min(not_before) - clock_timestamp())::double precision AS due
+    FROM dataflow.work WHERE not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))
+) AS later;
 
 -- daemon_limits: the global limit, this daemon's own, and whether either is paused
 SELECT g.concurrency, d.concurrency, g.paused OR coalesce(d.paused, false)
@@ -186,7 +193,7 @@ LISTEN dataflow;
 SELECT pg_notify('dataflow', %(payload)s);
 
 -- status: what needs a hand, daemons, limits and jobs, as one JSON object
-SELECT dataflow.overview(%(jobid)s) AS overview;
+SELECT dataflow.overview(%(jobid)s, %(ignored)s::text[]) AS overview;
 
 -- status_listen: hear of changes; a notice is a hint only
 LISTEN dataflow;
@@ -194,6 +201,9 @@ LISTEN dataflow_status;
 
 -- chunks: a page of a dataset's chunks
 SELECT * FROM dataflow.chunks(%(datasetid)s, %(statuses)s::text[], %(first)s, %(last)s, %(pattern)s, %(stale)s, %(sort)s, %(descending)s, %(at_most)s);
+
+-- chunk_grid: a dataset as lines of one character a chunk, with gaps for what is missing
+SELECT * FROM dataflow.chunk_grid(%(datasetid)s, %(width)s, %(first)s, %(last)s);
 
 -- chunk_map: a dataset as lines of one character a chunk
 SELECT * FROM dataflow.chunk_map(%(datasetid)s, %(width)s, %(first)s, %(last)s);
@@ -243,6 +253,12 @@ SELECT dataflow.dataid_range(%(bounds)s) AS dataid;
 
 -- ready: register external chunks
 SELECT dataflow.ready(%(datasetid)s, %(dataids)s::text[], %(validated)s, %(reason)s) AS registered;
+
+-- preview_ready: where chunks that are to be registered would lie, and what is odd about them
+SELECT * FROM dataflow.preview_ready(%(datasetid)s, %(dataids)s::text[]);
+
+-- unregister: withdraw external chunks, or only show them and what was made of them
+SELECT * FROM dataflow.unregister(%(datasetid)s, %(patterns)s::text[], %(made)s, %(dry_run)s);
 
 -- jobs: what is declared
 SELECT * FROM dataflow.jobs WHERE %(retired)s OR retired IS NULL ORDER BY jobid;

@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Act": {
         "try": ("trial", "run a job on a sample of its input, and publish nothing"),
         "ready": ("register", "register chunks that arrived from outside"),
+        "unregister": ("register", "withdraw a wrong registration, and what was made of it"),
         "run": ("run", "run a job's next chunk here and now, without a daemon"),
         "force": ("run", "run a chunk although a question is answered no"),
         "resubmit": ("recover", "run again what failed, in the right order"),

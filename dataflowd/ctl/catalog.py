@@ -12,6 +12,8 @@ from dataflowd.ctl.output import bold, columns, say, unicode_output
 from dataflowd.ctl.show import as_json, cell, counted, duration, first_line, marked, moment, size, table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dataflowd.ctl.ask import Row
 
 Retired = Annotated[bool, typer.Option("--retired", help="Also what no flow declares any more.")]
@@ -138,7 +140,9 @@ def stats(
     context: typer.Context,
     job: options.Job,
     *,
-    dag: Annotated[bool, typer.Option("--dag", help="Only its nodes, in the order of the job.")] = False,
+    dag: Annotated[
+        bool, typer.Option("--dag", help="Only its nodes, as a tree in the order of the job.")
+    ] = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
@@ -197,21 +201,42 @@ def stats(
 
 
 def _draw(found: dict[str, Any]) -> None:
-    between, end = ("│", "▼") if unicode_output() else ("|", "v")
     say(bold(cell(found["jobid"])) + ("" if found["nodes"] else ": no attempt has told of its nodes"))
     lines = columns(
         [
             [
-                cell(node["node"]),
+                f"{branch}{cell(node['node'])}",
                 f"{node['items']:,} items",
                 f"{node['failures']:,} failed",
                 f"{duration(node['seconds'])} in {counted(node['attempts'], 'attempt')}",
             ]
-            for node in found["nodes"]
+            for branch, node in _branches(_children(found["nodes"]), None)
         ]
     )
-    for place, line in enumerate(lines, start=1):
-        say(f"{end if place == len(found['nodes']) else between} {line}")
+    for line in lines:
+        say(line)
+
+
+def _children(nodes: list[dict[str, Any]]) -> dict[str | None, list[dict[str, Any]]]:
+    """The nodes by the one that each belongs to. One whose own is not before it belongs to none: attempts may differ."""
+    children: dict[str | None, list[dict[str, Any]]] = {}
+    known: set[str] = set()
+    for node in nodes:
+        children.setdefault(node["parent"] if node["parent"] in known else None, []).append(node)
+        known.add(node["node"])
+    return children
+
+
+def _branches(
+    children: dict[str | None, list[dict[str, Any]]], parent: str | None, indent: str = ""
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each node with the lines of the tree before it, in the order of the job."""
+    along, last, further = ("├─ ", "└─ ", "│  ") if unicode_output() else ("|- ", "`- ", "|  ")
+    siblings = children.get(parent, [])
+    for node in siblings:
+        is_last = node is siblings[-1]
+        yield indent + (last if is_last else along), node
+        yield from _branches(children, node["node"], indent + ("   " if is_last else further))
 
 
 def _facts(found: dict[str, Any]) -> list[list[str]]:

@@ -87,7 +87,7 @@ def _alive(context: typer.Context) -> list[str]:
 
     try:
         with connected(context) as connection:
-            found = call("status", jobid=None).send(connection)[0]["overview"]["daemons"]
+            found = call("status", jobid=None, ignored=[]).send(connection)[0]["overview"]["daemons"]
     except DataflowError:
         return []
     return [one["daemon"] for one in found if one["state"] == "ALIVE"]

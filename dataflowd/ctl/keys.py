@@ -46,6 +46,7 @@ JOB_STATUS = {
     "jobid": "text",
     "done": "integer",
     "running": "integer",
+    "waits_for_spark": "integer",
     "limit": "integer?",
     "waiting": "integer",
     "retry_later": "integer",
@@ -126,6 +127,7 @@ KEYS: dict[str, Shape] = {
             "limit": "integer",
             "paused": "boolean",
             "waiting": "integer",
+            "waits_for_spark": "list of {daemon, runs, detail}",
             "needs_hand": "list of {code, count, detail, remedy}",
             "causes": f"list of {{{', '.join(CAUSE)}}}",
             "daemons": f"list of {{{', '.join(DAEMON)}}}",
@@ -256,7 +258,19 @@ KEYS: dict[str, Shape] = {
             "declared_in": "text",
         }
     ),
-    "ready": Shape({"datasetid": "text", "registered": "integer"}, is_list=False),
+    "ready": Shape(
+        {"datasetid": "text", "registered": "integer", "warnings": "list of {code, dataid, count, detail}"},
+        is_list=False,
+    ),
+    "unregister": Shape(
+        {
+            "dry_run": "boolean",
+            "count": "integer",
+            "chunks": "list of {deed, jobid, dataset, dataid, status, version}",
+            "made": "list of {deed, jobid, dataset, dataid, status, version}",
+        },
+        is_list=False,
+    ),
     "jobs": Shape(
         {
             "jobid": "text",
@@ -334,7 +348,7 @@ KEYS: dict[str, Shape] = {
             "quarantine": "object",
             "execution": "object",
             "published": "object",
-            "nodes": "list of {node, attempts, items, successes, failures, seconds}",
+            "nodes": "list of {node, parent, attempts, items, successes, failures, seconds}",
         },
         is_list=False,
     ),
@@ -431,7 +445,7 @@ KEYS: dict[str, Shape] = {
             "error": "text?",
             "outputs": "list of {dataset, rows, bytes, columns, preview}",
             "checks": "list of {dataset, name, severity, passed, observed, expected}",
-            "nodes": "list of {node, items, successes, failures, seconds}",
+            "nodes": "list of {node, parent, items, successes, failures, seconds}",
             "quarantine": "list of {item, code, reason, details}",
             "seconds": "object",
             "log": "list",

@@ -24,6 +24,8 @@ BLOCK = 1 << 16
 LOOK_SECONDS = 0.2
 # The file is looked at often, the database seldom.
 LOOKS_A_QUESTION = 5
+WAITS = "WAITS_FOR_SPARK"
+ALIVE = ("RUNNING", WAITS)
 
 
 def register(app: typer.Typer) -> None:
@@ -78,13 +80,18 @@ def _show(  # noqa: PLR0913 - an attempt has that many sides
 ) -> None:
     from dataflowd.errors import NotFoundError
 
-    is_alive = row["status"] == "RUNNING"
+    is_alive = row["status"] in ALIVE
     if row["started"] is None and not is_alive and row["error"] and _is_here(row) and not _has_said(path):
         raise NotFoundError(
             f"attempt {row['number']} of {job} {dataid} said nothing: it ended before the job's code began, "
             f"{row['code']}: {first_line(row['error'])}",
             f"dataflowctl why {job} {dataid}",
         )
+    if row["status"] == WAITS and _is_here(row) and not _has_said(path):
+        said = f"attempt {row['number']} of {job} {dataid} {row['error']}"
+        if not follow:
+            raise NotFoundError(f"{said}; it has said nothing yet", "wait, or add --follow")
+        say(f"-- {said}")
     if not path.exists() and not (follow and is_alive and _is_here(row)):
         raise _missing(row, path, job, dataid)
     shown = JobOutput(sys.stdout)
@@ -146,4 +153,4 @@ def _follow(  # noqa: PLR0913, PLR0917 - an attempt has that many sides
         if looks % LOOKS_A_QUESTION == 0:
             rows = ask(context, call("attempts", jobid=job, dataid=dataid), explained=False)
             # What it wrote last is read once more after its end.
-            ended = all(row["status"] != "RUNNING" for row in rows if row["number"] == number)
+            ended = all(row["status"] not in ALIVE for row in rows if row["number"] == number)

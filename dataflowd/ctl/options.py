@@ -36,7 +36,7 @@ Dataid = Annotated[str, typer.Argument(metavar="DATAID", help="Id of the slice."
 OfDataset = Annotated[str | None, typer.Option("--dataset", help="Only chunks of this dataset.")]
 
 
-def _patterns(given: list[str] | None) -> list[str] | None:
+def patterns(given: list[str] | None) -> list[str] | None:
     for pattern in given or ():
         if not _PATTERN.fullmatch(pattern):
             raise typer.BadParameter(
@@ -47,7 +47,7 @@ def _patterns(given: list[str] | None) -> list[str] | None:
 
 Patterns = Annotated[
     list[str] | None,
-    typer.Option("--dataid", metavar="PATTERN", help=f"{PATTERN}; may be repeated.", callback=_patterns),
+    typer.Option("--dataid", metavar="PATTERN", help=f"{PATTERN}; may be repeated.", callback=patterns),
 ]
 Statuses = Annotated[
     list[str] | None,

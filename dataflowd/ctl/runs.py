@@ -16,8 +16,15 @@ HASH_SHOWN = 8
 SHOWN_CHUNKS = 100
 SHOWN_RUNS = 50
 LIMIT = "At most so many; default: {}, and with --json all."
-MAP_LEGEND = ". ready  ? not validated  R running  F failed  s to be resubmitted  H held"
+MAP_LEGEND = ". ready  ~ stale  ? not validated  R running  F failed  s to be resubmitted  H held  _ missing"
 NARROWEST_MAP = 10
+# Of each kind of map: what a line is, the number of its first place, and which places the axis names.
+AXES = {
+    "day": ("month", 1, (1, 5, 10, 15, 20, 25, 30)),
+    "hour": ("day", 0, (0, 6, 12, 18, 23)),
+    "week": ("year", 1, (1, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50)),
+    "month": ("year", 1, (1, 4, 7, 10)),
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +49,12 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
         str, typer.Option(help="dataid, modified, rows, bytes or status; -modified: the latest first.")
     ] = "dataid",
     limit: Annotated[int | None, typer.Option(min=1, help=LIMIT.format(SHOWN_CHUNKS))] = None,
-    as_map: Annotated[bool, typer.Option("--map", help="A heat map: one character a chunk.")] = False,
+    as_map: Annotated[
+        bool,
+        typer.Option(
+            "--map", help="A heat map: one character a chunk, a month or the like a line, with gaps."
+        ),
+    ] = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
@@ -107,14 +119,34 @@ def _map(  # noqa: PLR0913
 ) -> None:
     label = 25
     width = max(NARROWEST_MAP, (shutil.get_terminal_size().columns - label) // 10 * 10)
-    asked = call("chunk_map", datasetid=dataset, width=width, first=first, last=last)
+    asked = call("chunk_grid", datasetid=dataset, width=width, first=first, last=last)
     lines = ask(context, asked, explained=explained)
     if json:
         as_json(lines)
         return
-    table(["from", "chunks"], [[line["first"], line["map"]] for line in lines], nothing="no chunks")
-    if lines:
-        say(MAP_LEGEND)
+    if not lines:
+        say("no chunks")
+        return
+    table(_heads(lines[0]["kind"], width), [[line["label"], line["map"]] for line in lines])
+    say(MAP_LEGEND)
+
+
+def _heads(kind: str, width: int) -> list[str]:
+    """What a line is, and the axis above the chunks."""
+    if kind in AXES:
+        line, origin, named = AXES[kind]
+        return [line, _axis({number - origin: str(number) for number in named})]
+    if kind == "number":
+        return ["from", _axis({place: f"+{place}" for place in range(0, width, 10)})]
+    return ["from", "chunks"]
+
+
+def _axis(names: dict[int, str]) -> str:
+    """Each name begins above its place."""
+    axis = ""
+    for place, name in names.items():
+        axis = axis.ljust(place) + name
+    return axis
 
 
 def runs(  # noqa: PLR0913

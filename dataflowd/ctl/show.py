@@ -29,6 +29,7 @@ STYLES = {
     "DONE": GREEN,
     "ALIVE": GREEN,
     "RUNNING": CYAN,
+    "WAITS_FOR_SPARK": YELLOW,
     "FAILED": RED,
     "LOST": RED,
     "CANCELLED": MAGENTA,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from dataflowd.ctl import options
 from dataflowd.ctl.ask import Call, ask, call, connected, explain
 from dataflowd.ctl.output import bold, mark, say
 from dataflowd.ctl.show import as_json, cell, counted, duration, folded, moment, on_terminal, plain, table
+from dataflowd.errors import EXIT, InvalidValueError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +24,7 @@ LATEST_REDRAW_SECONDS = 10.0
 SHOWN_JOBS = 20
 SHOWN_HANDS = 10
 HANGING = 6  # how far the lines below a cause are indented
+CODE = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
@@ -29,13 +32,22 @@ def register(app: typer.Typer) -> None:
     options.add(app, status)
 
 
-def status(
+def status(  # noqa: PLR0913 - each is an option of the command
     context: typer.Context,
     *,
     job: Annotated[str | None, typer.Option("--job", help="Only this job.")] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay, and draw again when something changes.")
     ] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="End with 1 if something needs a hand; for scripts and cron.")
+    ] = False,
+    ignored: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore", metavar="CODE", help="Leave this out of what needs a hand; may be repeated."
+        ),
+    ] = None,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
@@ -43,15 +55,25 @@ def status(
 
     A run whose data is there and that has not begun is waiting; one whose data is not READY is not counted, see `why JOB`.
 
+    With --exit-code the exit status is 1 if anything is listed as needing a hand, and 0 if not; any other status says that
+    the question could not be asked. Listed are runs that FAILED and are not tried again, runs that no daemon starts, a
+    daemon that is lost with its attempts, a pause or a limit of 0 for everything, chunks on hold (HELD) and records that
+    were set aside (QUARANTINED). What is meant to stay as it is, --ignore leaves out.
+
     Examples:
     dataflowctl status
     dataflowctl status --watch --job clean_orders
+    dataflowctl status --exit-code --ignore HELD --ignore QUARANTINED > report.txt || mail -s dataflowd ops < report.txt
     dataflowctl status --json | jq '.causes[] | {code, runs}'
     """
-    asked = call("status", jobid=job)
+    if watch and exit_code:
+        raise typer.BadParameter("--watch and --exit-code exclude each other")
+    asked = call("status", jobid=job, ignored=_codes(ignored or []))
     if not watch:
         found = ask(context, asked, explained=explained)[0]["overview"]
         as_json(found) if json else draw(found)
+        if exit_code and found["needs_hand"]:
+            raise typer.Exit(EXIT["FAILED"])
         return
     if explained:
         explain(call("status_listen"), asked)
@@ -60,6 +82,16 @@ def status(
             _frame(found, json=json)
     except KeyboardInterrupt:
         return
+
+
+def _codes(given: list[str]) -> list[str]:
+    """Which codes there are depends on the jobs; but a code looks like one."""
+    for code in given:
+        if not CODE.fullmatch(code):
+            raise InvalidValueError(
+                f"{code!r} is no code", "codes are listed by `status`: NETWORK, HELD, QUARANTINED ..."
+            )
+    return [code.upper() for code in given]
 
 
 def _changes(context: typer.Context, asked: Call) -> Iterator[dict[str, Any]]:
@@ -91,8 +123,15 @@ def _frame(found: dict[str, Any], *, json: bool) -> None:
 
 
 def draw(found: dict[str, Any]) -> None:
-    head = f"{found['running']} of {found['limit']} running, {found['waiting']:,} waiting"
+    for_spark = sum(each["runs"] for each in found["waits_for_spark"])
+    claimed = f", {for_spark} claimed" if for_spark else ""
+    head = (
+        f"{found['running'] - for_spark} of {found['limit']} running{claimed}, {found['waiting']:,} waiting"
+    )
     say(f"{moment(found['at'])}  {head}{', PAUSED' if found['paused'] else ''}")
+    for each in found["waits_for_spark"]:
+        who = f"{counted(each['runs'], 'claimed run')} of daemon {each['daemon']}: "
+        say(folded(f"{mark('skipped')} {who}{cell(each['detail'])}", indent=HANGING))
     _draw_hands(found["needs_hand"])
     say()
     if found["daemons"]:
@@ -134,11 +173,13 @@ def _draw_jobs(jobs: list[dict[str, Any]]) -> None:
     if not jobs:
         say("no job is declared; `dataflowctl apply FLOW` declares some")
         return
+    for_spark = any(job["waits_for_spark"] for job in jobs)
     table(
         [
             "job",
             "done",
             "running",
+            *(["for Spark"] if for_spark else []),
             "waiting",
             "failed",
             "held",
@@ -152,7 +193,8 @@ def _draw_jobs(jobs: list[dict[str, Any]]) -> None:
             [
                 j["jobid"] + (" (paused)" if j["paused"] else ""),
                 f"{j['done']} ({j['forced']} forced)" if j["forced"] else j["done"],
-                j["running"],
+                j["running"] - j["waits_for_spark"],
+                *([j["waits_for_spark"]] if for_spark else []),
                 j["waiting"],
                 j["failed"],
                 j["held"],

@@ -59,7 +59,7 @@ def why(
         say("  " + folded(cell(stand["remedy"]), taken=2, indent=REMEDY))
     say()
     for row in questions:
-        _draw(row, is_taken=stand["code"] in ("READY", "RUNNING"))
+        _draw(row, is_taken=stand["code"] in ("READY", "RUNNING", "WAITS_FOR_SPARK"))
 
 
 def _document(

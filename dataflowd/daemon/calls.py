@@ -32,9 +32,14 @@ Verdict = Literal["accepted", "fenced", "busy"]
 
 @dataclass(frozen=True)
 class Look:
-    waiting: bool
+    queued: int
+    later: int  # of these, how many wait for their retry
+    due: float | None  # seconds until the first of these
     recheck: bool
-    due: float | None
+
+    @property
+    def waiting(self) -> bool:
+        return self.queued > self.later
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,19 @@ async def started(link: Link, begun: Sequence[tuple[Attempt, float]]) -> list[in
             "attempts": [attempt.attempt for attempt, _ in begun],
             "tokens": [attempt.token for attempt, _ in begun],
             "seconds": [seconds for _, seconds in begun],
+        },
+    )
+    return [attempt for attempt, is_ours in rows if not is_ours]
+
+
+async def waits(link: Link, changed: Sequence[tuple[Attempt, int | None]]) -> list[int]:
+    """Tells for one of how many Spark applications these wait, None: no longer; returns those that should not run any more."""
+    rows = await link.call(
+        "daemon_waits",
+        {
+            "attempts": [attempt.attempt for attempt, _ in changed],
+            "tokens": [attempt.token for attempt, _ in changed],
+            "applications": [applications for _, applications in changed],
         },
     )
     return [attempt for attempt, is_ours in rows if not is_ours]

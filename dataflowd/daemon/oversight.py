@@ -2,7 +2,8 @@
 
 When a notification says that something was cancelled, and at every poll, the database is asked which of our attempts
 are no longer ours; those are stopped, and then reported as stopped, which lets their runs go. An attempt that has run for
-a moment is reported as started; shorter ones say so in their result. Of every attempt whose code has begun it is asked for
+a moment is reported as started; shorter ones say so in their result. One that has waited for a Spark application for a
+moment is reported as waiting, once, and once more when it has got one. Of every attempt whose code has begun it is asked for
 how long its run had been ready: that is the time which somebody waited for us.
 """
 
@@ -32,6 +33,7 @@ async def run(state: State) -> None:
         was_told = await state.cancel.wait(EVERY_SECONDS)
         state.cancel.clear()
         try:
+            await _tell_waiting(state)
             await _tell_started(state)
             await _measure_waiting(state)
             if was_told or time.monotonic() - asked > state.poll_seconds:
@@ -65,6 +67,24 @@ async def _measure_waiting(state: State) -> None:
         for attempt, started in chosen:
             if attempt in waited:
                 state.metrics.wait_seconds.observe(waited[attempt] + started)
+
+
+async def _tell_waiting(state: State) -> None:
+    now = time.monotonic()
+    changed = [
+        (running, running.waits)
+        for running in state.running.values()
+        if running.waits != running.waits_told
+        and not running.ended
+        and (running.waits is None or now - running.waits_since > EVERY_SECONDS / 2)
+    ]
+    if not changed:
+        return
+    for number in await calls.waits(state.link, [(running.attempt, waits) for running, waits in changed]):
+        if number in state.running:
+            state.running[number].stop("it is no longer ours")
+    for running, waits in changed:
+        running.waits_told = waits
 
 
 async def _tell_started(state: State) -> None:

@@ -7,6 +7,9 @@ arithmetic only says how much to ask for. Between turns it sleeps until it is wo
 Runs that could not be taken although they wait (somebody holds a row, another daemon has the last place) are looked at
 again soon, and ever later while that does not change, but every second at least: nobody tells that another daemon has left
 a place free.
+
+With --once the daemon stops when nothing runs and nothing more is ready. Retries that are due while its patience lasts are
+waited for: in all as long as it was told, for a run may ask for another try without end. What is left is said.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ async def run(state: State) -> None:
         state.turns += 1
         state.turned.set()
         was_woken = await state.work.wait(seconds) if seconds else False
-        fruitless = 0 if claimed or was_woken else fruitless + 1
+        fruitless = 0 if claimed or was_woken or state.idle_since is not None else fruitless + 1
 
 
 async def _turn(state: State, fruitless: int) -> tuple[int, float]:
@@ -85,6 +88,8 @@ async def _claim(state: State, wanted: int) -> int:
         state.claiming = False
         state.emptied.set()
     state.claimed += len(attempts)
+    if attempts:
+        _end_idling(state)
     state.metrics.claim_seconds.observe(time.perf_counter() - began)
     return len(attempts)
 
@@ -110,16 +115,48 @@ async def _pause(state: State, fruitless: int) -> float:
     if state.draining:
         return poll
     if not state.places:
-        _end_if_once(state, fruitless, is_over=state.paused or not state.limit or state.is_sated)
+        if state.once and (state.paused or not state.limit or state.is_sated):
+            _end_once(state, await calls.look(state.claims.link, state.serves()))
         return poll
     seen = await calls.look(state.claims.link, state.serves())
-    _end_if_once(state, fruitless, is_over=not seen.waiting and not seen.recheck)
+    if state.once:
+        _wait_or_end(state, seen, fruitless)
     if seen.waiting or seen.recheck or (seen.due is not None and seen.due <= 0):
         return backoff(fruitless, most=min(poll, WAITING_MOST_SECONDS))
     return poll if seen.due is None else min(poll, seen.due)
 
 
-def _end_if_once(state: State, fruitless: int, *, is_over: bool) -> None:
-    """With --once the daemon stops when nothing runs and nothing more is ready."""
-    if state.once and not state.running and (is_over or fruitless >= ONCE_PATIENCE):
-        state.stop("nothing is ready that this daemon could run")
+def _wait_or_end(state: State, seen: calls.Look, fruitless: int) -> None:
+    if state.running or seen.waiting or seen.recheck:
+        _end_idling(state)
+        if fruitless >= ONCE_PATIENCE:
+            _end_once(state, seen)
+        return
+    now = time.monotonic()
+    since = now if state.idle_since is None else state.idle_since
+    if seen.due is not None and max(seen.due, 0.0) < state.patience - (now - since):
+        state.idle_since = since
+    else:
+        _end_once(state, seen)
+
+
+def _end_idling(state: State) -> None:
+    if state.idle_since is not None:
+        state.patience -= time.monotonic() - state.idle_since
+        state.idle_since = None
+
+
+def _end_once(state: State, seen: calls.Look) -> None:
+    if state.running or state.shutdown.is_set():
+        return
+    if seen.queued and state.wanted is None:
+        _log.warning(
+            "once.left",
+            runs=seen.queued,
+            retries=seen.later,
+            **({} if seen.due is None else {"next_retry_seconds": max(0, round(seen.due))}),
+            remedy="--wait 1h waits for retries that long; `dataflowctl status` and `dataflowctl why JOB` say what keeps the others"
+            if seen.later
+            else "`dataflowctl status` and `dataflowctl why JOB` say what keeps them",
+        )
+    state.stop("nothing is ready that this daemon could run")

@@ -83,6 +83,7 @@ async def run(  # noqa: PLR0913 - all that one daemon is told
     engine: Engine,
     *,
     once: bool = False,
+    patience: float = 0.0,
     reload: Callable[[], Settings] | None = None,
     serves: Callable[[], Sequence[str] | None] = lambda: None,
     wanted: Wanted | None = None,
@@ -90,6 +91,7 @@ async def run(  # noqa: PLR0913 - all that one daemon is told
 ) -> int:
     """Runs until it is told to stop, or with `once` until nothing is ready; returns the exit status.
 
+    `patience`: for how many seconds in all `once` waits for retries that are due by then.
     `serves` names the jobs whose code this host has; others are left to other hosts. None: any. `wanted`: what a
     person wants to be run, and nothing else; `told` then hears how it ended.
     """
@@ -97,6 +99,7 @@ async def run(  # noqa: PLR0913 - all that one daemon is told
     with log.context(daemon=name):
         state = _state(settings, name, engine, once=once)
         state.serves, state.wanted, state.told = serves, wanted, told or state.told
+        state.patience = patience
         try:
             await _register(state)
             async with anyio.create_task_group() as state.tasks, anyio.create_task_group() as services:
@@ -144,6 +147,7 @@ def _state(settings: Settings, name: str, engine: Engine, *, once: bool) -> Stat
     )
     if isinstance(engine, WarmEngine):
         engine.on_runner = lambda kind: state.metrics.runner_starts.labels(kind).inc()
+        engine.on_wait = state.wait
     return state
 
 

@@ -40,6 +40,9 @@ class Running:
     started: str | None = None
     started_at: float | None = None
     start_told: bool = False
+    waits: int | None = None  # for one of so many Spark applications
+    waits_since: float = 0.0
+    waits_told: int | None = None
     stop_reason: str | None = None
     ended: bool = False  # its result is on its way to the database
 
@@ -105,6 +108,8 @@ class State:
     is_session_refused: bool = False  # the database takes another session for the one that claims
     refusal: DataflowError | None = None  # why the database does not do what is wanted
     queued: int = 0
+    patience: float = 0.0  # seconds that --once may still wait for retries
+    idle_since: float | None = None  # since when it does
 
     to_turn: set[tuple[str, str]] = field(default_factory=set)  # (dataset, dataid): published at a fixed path
     turn: Wake = field(default_factory=Wake)  # turner: fixed paths have to follow what was published
@@ -138,6 +143,12 @@ class State:
     @property
     def poll_seconds(self) -> float:
         return self.settings.poll * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
+
+    def wait(self, attempt: int, applications: int | None) -> None:
+        """The engine says that an attempt waits for a Spark application, or (None) that it waits no longer."""
+        running = self.running.get(attempt)
+        if running is not None and running.waits != applications:
+            running.waits, running.waits_since = applications, time.monotonic()
 
     def offer(self, result: Result) -> None:
         running = self.running.get(result.attempt)

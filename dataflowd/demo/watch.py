@@ -99,7 +99,7 @@ class Watch:
             self._wait()
 
     def overview(self) -> dict[str, Any]:
-        found: dict[str, Any] = call("status", jobid=None).send(self.connection)[0]["overview"]
+        found: dict[str, Any] = call("status", jobid=None, ignored=[]).send(self.connection)[0]["overview"]
         return found
 
     def _wait(self) -> None:

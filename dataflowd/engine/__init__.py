@@ -40,6 +40,8 @@ class InstantEngine(Protocol):
 
 @runtime_checkable
 class WarmEngine(Protocol):
-    """An engine that keeps processes between attempts: it says of each attempt whether it found one."""
+    """An engine that keeps processes between attempts: it says of each attempt whether it found one, or waits for one."""
 
     on_runner: Callable[[str], None]  # told "cold" or "warm"
+    # Told an attempt and how many processes there may be, which are all in use; None: it waits no longer.
+    on_wait: Callable[[int, int | None], None]

@@ -3,7 +3,8 @@
 A runner takes `slots` attempts side by side and `reuse` in all, then it is replaced; also when it is old, its heap is
 full, it does not answer, or job code has left threads in it. `reuse = 1` is a real spark-submit for each attempt
 (a client process of its own where the master is a Connect server). At
-most `runners` exist at a time: another key's idle runner makes room, and otherwise the attempt waits.
+most `runners` exist at a time: another key's idle runner makes room, and otherwise the attempt waits, which the daemon
+is told: people should not take it for one that runs.
 
 A runner that dies takes with it only what was inside. If that was one attempt, it has failed (RUNNER_DIED). If there
 were several, nobody knows which one did it: all are given back, which costs them no try, and each runs alone the next
@@ -52,6 +53,7 @@ _log = log.logger(__name__)
 class SparkEngine:
     def __init__(self, settings: Settings, declared: Declared, orders: Orders, commands: Engine) -> None:
         self.on_runner: Callable[[str], None] = lambda _kind: None
+        self.on_wait: Callable[[int, int | None], None] = lambda _attempt, _applications: None
         self._settings = settings
         self._declared = declared
         self._orders = orders
@@ -81,7 +83,7 @@ class SparkEngine:
         if order is None:
             return returned(attempt, "the claim was lost before the job began")
         run = (attempt.jobid, attempt.dataid)
-        runner = await self._acquire(flow, job, alone=run in self._suspects)
+        runner = await self._acquire(attempt, flow, job, alone=run in self._suspects)
         try:
             result = await self._execute(runner, attempt, order, on_start)
         finally:
@@ -119,7 +121,7 @@ class SparkEngine:
         code = codehash.of_python([name for names in modules for name in names], flow.directory)
         return flow.name, str(flow.directory), code, tuple(sorted(job.spark.items()))
 
-    async def _acquire(self, flow: Flow, job: Job, *, alone: bool) -> Runner:
+    async def _acquire(self, attempt: Attempt, flow: Flow, job: Job, *, alone: bool) -> Runner:
         """A place in a runner of the job's key; a new one, or another's place, when there is none."""
         key = self._key(flow, job)
         reuse, slots = job.reuse or self._settings.reuse, job.slots or self._settings.slots
@@ -132,6 +134,7 @@ class SparkEngine:
                 chosen.start(self._settings, spark, environment(flow, variables))
                 self._runners.append(chosen)
             if chosen is not None:
+                self.on_wait(attempt.attempt, None)
                 chosen.load += 1
                 chosen.served += 1
                 try:
@@ -144,7 +147,7 @@ class SparkEngine:
                     return chosen
                 await self._release(chosen)
                 continue
-            await self._make_room()
+            await self._make_room(attempt)
 
     def _with_java(self, job: Job) -> tuple[Mapping[str, str], dict[str, str]]:
         """A runner's Spark configuration, and the variables by which it finds its Java."""
@@ -166,7 +169,8 @@ class SparkEngine:
     async def _submit(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         """A script's application takes the place of a runner's: the host has memory for so many."""
         while not self._has_room:
-            await self._make_room()
+            await self._make_room(attempt)
+        self.on_wait(attempt.attempt, None)
         self._submitted += 1
         try:
             return await self._commands.run(attempt, on_start)
@@ -180,12 +184,13 @@ class SparkEngine:
     def _has_room(self) -> bool:
         return len(self._runners) + self._submitted < self._settings.runners
 
-    async def _make_room(self) -> None:
+    async def _make_room(self, attempt: Attempt) -> None:
         """An idle runner goes; without one, returns when something has changed."""
         idle = [runner for runner in self._runners if runner.load == 0]
         if idle:
             await self._drop(min(idle, key=lambda runner: runner.idle_since))
             return
+        self.on_wait(attempt.attempt, self._settings.runners)
         async with self._changed:
             await self._changed.wait()
 

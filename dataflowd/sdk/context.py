@@ -7,6 +7,7 @@ daemon has published it: nothing here can publish.
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,6 @@ from dataflowd.tables import reading, writing
 from dataflowd.tables.place import table_of
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -52,6 +52,7 @@ class Node:
     """What one named step did."""
 
     node: str
+    parent: str | None = None  # the node inside which it began
     items: int = 0
     successes: int = 0
     failures: int = 0
@@ -119,6 +120,7 @@ class Context:
     _stored_rows: dict[str, int] = field(default_factory=dict)
     _passages: list[tuple[str, Watch]] = field(default_factory=list)
     _nodes: dict[str, Node] = field(default_factory=dict)
+    _inside: threading.local = field(default_factory=threading.local)  # nodes that are open in this thread
     _read: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -153,7 +155,9 @@ class Context:
     @contextmanager
     def node(self, name: str) -> Iterator[Node]:
         """Names a step: its time, and what `node.count` adds, are kept with the attempt and summed per job."""
-        found = self._nodes.setdefault(name, Node(name))
+        found = self._step(name)
+        outside: tuple[str, ...] = getattr(self._inside, "names", ())
+        self._inside.names = (*outside, name)
         began = time.monotonic()
         try:
             yield found
@@ -161,6 +165,7 @@ class Context:
             name_node(error, name)
             raise
         finally:
+            self._inside.names = outside
             found.seconds += time.monotonic() - began
 
     def counted(self, name: str, frame: DataFrame) -> DataFrame:
@@ -321,7 +326,7 @@ class Context:
         began = time.monotonic()
 
         def describe(location: str) -> Written:
-            node = self._nodes.setdefault(f"write {output.name}", Node(f"write {output.name}"))
+            node = self._step(f"write {output.name}")
             found = Written(
                 output.dataset,
                 location,
@@ -422,7 +427,12 @@ class Context:
 
     def _place(self, sieve: sieves.Sieve) -> None:
         self._sieves.append(sieve)
-        self._nodes.setdefault(sieve.name, Node(sieve.name))
+        self._step(sieve.name)
+
+    def _step(self, name: str) -> Node:
+        """The node of that name; a new one belongs to the one that is open."""
+        open_ones: tuple[str, ...] = getattr(self._inside, "names", ())
+        return self._nodes.setdefault(name, Node(name, open_ones[-1] if open_ones else None))
 
     def _free_name(self, name: str) -> str:
         taken = {one.name for one in self._sieves}

@@ -4,7 +4,7 @@
 -- "retry": false to fail for good, true to be tried again in any case, "retry_after": seconds, "code_hash", "config_hash", "usage": {},
 -- "outputs": {dataset: {"location", "files", "bytes", "rows", "columns", "fingerprint"}},
 -- "checks": [{"dataset", "name", "severity", "passed", "observed", "expected"}],
--- "nodes": [{"node", "items", "successes", "failures", "seconds"}],
+-- "nodes": [{"node", "parent", "items", "successes", "failures", "seconds"}],
 -- "quarantine": [{"item", "code", "reason", "details"}],
 -- "applied": true when the attempt was given the resolved records of its run}
 CREATE OR REPLACE FUNCTION dataflow.finish(results jsonb) RETURNS TABLE (attempt bigint, verdict text)
@@ -183,8 +183,8 @@ BEGIN
     WHERE r.attempt = ANY (accepted)
     ON CONFLICT DO NOTHING;
 
-    INSERT INTO dataflow.node_stat (attempt, node, ordinal, items, successes, failures, seconds)
-    SELECT r.attempt, n.value ->> 'node', n.ordinality, coalesce((n.value ->> 'items')::bigint, 0), coalesce((n.value ->> 'successes')::bigint, 0),
+    INSERT INTO dataflow.node_stat (attempt, node, parent, ordinal, items, successes, failures, seconds)
+    SELECT r.attempt, n.value ->> 'node', n.value ->> 'parent', n.ordinality, coalesce((n.value ->> 'items')::bigint, 0), coalesce((n.value ->> 'successes')::bigint, 0),
         coalesce((n.value ->> 'failures')::bigint, 0), coalesce((n.value ->> 'seconds')::double precision, 0)
     FROM jsonb_to_recordset(results) AS r (attempt bigint, nodes jsonb), jsonb_array_elements(r.nodes) WITH ORDINALITY AS n
     WHERE r.attempt = ANY (accepted)
@@ -224,6 +224,20 @@ END $$;
 COMMENT ON FUNCTION dataflow.started(bigint, uuid) IS 'The job''s own code begins now; false: the attempt is fenced, stop';
 
 -- Said a moment later, of many at once; how long ago it was is measured by a clock that nobody turns.
+-- Whether it waits is for people; nothing is decided by it.
+CREATE OR REPLACE FUNCTION dataflow.waits(attempt bigint, token uuid, applications integer) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE dataflow.attempt a SET waits = waits.applications
+        WHERE a.attempt = waits.attempt AND a.token = waits.token AND a.ended IS NULL;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION dataflow.waits(bigint, uuid, integer) IS
+    'The attempt waits for one of so many Spark applications; NULL: no longer. False: the attempt is fenced, stop';
+
 CREATE OR REPLACE FUNCTION dataflow.started(attempt bigint, token uuid, seconds double precision) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

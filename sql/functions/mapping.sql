@@ -94,6 +94,25 @@ $$;
 COMMENT ON FUNCTION dataflow.period_add(text, timestamptz, integer, text) IS
     'The start of the period that lies so many periods later: days of 23 and 25 hours are days';
 
+-- When the period that a dataid names begins; NULL where it names none. Four digits may be a year or a number, and are neither here.
+CREATE OR REPLACE FUNCTION dataflow._moment(dataid text) RETURNS timestamptz
+LANGUAGE sql STABLE STRICT PARALLEL SAFE
+AS $$
+    SELECT coalesce(dataflow.period_start('day', dataid, 'UTC'), dataflow.period_start('hour', dataid, 'UTC'),
+        dataflow.period_start('week', dataid, 'UTC'), dataflow.period_start('month', dataid, 'UTC'))
+$$;
+
+-- Whether a dataid is one that a dataset of this ordering may have.
+CREATE OR REPLACE FUNCTION dataflow._fits_ordering(ordering text, dataid text) RETURNS boolean
+LANGUAGE sql STABLE PARALLEL SAFE
+AS $$
+    SELECT CASE ordering
+        WHEN 'date' THEN dataflow._moment(dataid) IS NOT NULL OR dataflow.period_start('year', dataid, 'UTC') IS NOT NULL
+        WHEN 'number' THEN dataid ~ '^[0-9]+$'
+        ELSE true
+    END
+$$;
+
 CREATE OR REPLACE FUNCTION dataflow._number(dataid text) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 AS $$ SELECT CASE WHEN dataid ~ '^(0|[1-9][0-9]{0,17})$' THEN dataid::bigint END $$;

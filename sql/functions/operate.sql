@@ -93,7 +93,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION dataflow.rates() IS 'Runs done per hour and job, measured over the last hour or the last 2000 attempts, whichever is shorter';
 
-CREATE OR REPLACE FUNCTION dataflow.overview(jobid text DEFAULT NULL) RETURNS jsonb
+CREATE OR REPLACE FUNCTION dataflow.overview(jobid text, ignored text[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -109,6 +109,7 @@ DECLARE
     quarantined numeric;
     waits text;
     hands jsonb;
+    for_spark jsonb;
 BEGIN
     IF overview.jobid IS NOT NULL THEN
         PERFORM dataflow._known_job(overview.jobid);
@@ -120,13 +121,22 @@ BEGIN
     SELECT coalesce(jsonb_agg(jsonb_build_object(
             'jobid', s.jobid, 'done', s.ready, 'running', s.running, 'limit', s.max_running, 'waiting', s.queued, 'retry_later', s.retry_later,
             'failed', s.failed, 'resubmit', s.resubmit, 'held', s.held, 'quarantined', s.quarantined, 'oldest_waiting', s.oldest_queued,
-            'forced', coalesce(f.runs, 0), 'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric), 'paused', s.paused)
+            'forced', coalesce(f.runs, 0), 'waits_for_spark', coalesce(w.attempts, 0), 'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric), 'paused', s.paused)
             ORDER BY s.failed > 0 DESC, s.running > 0 DESC, s.queued > 0 DESC, s.jobid), '[]'),
         coalesce(sum(s.queued), 0), coalesce(sum(s.quarantined), 0)
     INTO jobs, queued, quarantined
     FROM dataflow.status() AS s LEFT JOIN dataflow.rates() AS r ON r.jobid = s.jobid
     LEFT JOIN (SELECT v.jobid, count(DISTINCT v.dataid) AS runs FROM dataflow.forced v GROUP BY v.jobid) AS f ON f.jobid = s.jobid
+    LEFT JOIN (
+        SELECT a.jobid, count(*) AS attempts FROM dataflow.attempt a WHERE a.ended IS NULL AND a.waits IS NOT NULL GROUP BY a.jobid
+    ) AS w ON w.jobid = s.jobid
     WHERE overview.jobid IS NULL OR s.jobid = overview.jobid;
+
+    SELECT coalesce(jsonb_agg(jsonb_build_object('daemon', w.daemon, 'runs', w.runs, 'detail', dataflow._waits_for(w.example)) ORDER BY w.daemon), '[]') INTO for_spark
+    FROM (
+        SELECT a.daemon::text, count(*) AS runs, min(a.attempt) AS example FROM dataflow.attempt a
+        WHERE a.ended IS NULL AND a.waits IS NOT NULL GROUP BY a.daemon
+    ) AS w;
 
     waits := CASE queued WHEN 1 THEN '1 run waits' ELSE queued || ' runs wait' END;
     SELECT coalesce(sum(c.chunks), 0) INTO held FROM dataflow.chunk_count c
@@ -188,12 +198,26 @@ BEGIN
             SELECT v.jobid, count(DISTINCT v.dataid) AS runs, min(v.dataid) AS example FROM dataflow.forced v
             WHERE v.missing IS NOT NULL AND (overview.jobid IS NULL OR v.jobid = overview.jobid) GROUP BY v.jobid
         ) AS p
-    ) AS h;
-    RETURN jsonb_build_object('at', now(), 'running', limits.running, 'limit', limits.concurrency, 'paused', limits.paused, 'waiting', queued,
+    ) AS h WHERE h.code <> ALL (coalesce(ignored, '{}'));
+    RETURN jsonb_build_object('at', now(), 'running', limits.running, 'limit', limits.concurrency, 'paused', limits.paused, 'waiting', queued, 'waits_for_spark', for_spark,
         'needs_hand', hands, 'causes', causes, 'daemons', daemons, 'jobs', jobs);
 END $$;
-COMMENT ON FUNCTION dataflow.overview(text) IS
-    'All that `dataflowctl status` shows, what needs a hand first: needs_hand, causes, daemons, jobs. Cheap at any size';
+COMMENT ON FUNCTION dataflow.overview(text, text[]) IS
+    'All that `dataflowctl status` shows, what needs a hand first: needs_hand without the ignored codes, causes, daemons, jobs. Cheap at any size';
+
+CREATE OR REPLACE FUNCTION dataflow.overview(jobid text DEFAULT NULL) RETURNS jsonb
+LANGUAGE sql STABLE
+AS $$ SELECT dataflow.overview(jobid, '{}') $$;
+COMMENT ON FUNCTION dataflow.overview(text) IS 'overview() with nothing ignored';
+
+CREATE OR REPLACE FUNCTION dataflow.needs_hand(jobid text DEFAULT NULL, ignored text[] DEFAULT '{}') RETURNS TABLE (code text, count bigint, detail text, remedy text)
+LANGUAGE sql STABLE
+AS $$
+    SELECT h.code, h.count, h.detail, h.remedy
+    FROM jsonb_to_recordset(dataflow.overview(jobid, ignored) -> 'needs_hand') AS h (code text, count bigint, detail text, remedy text)
+$$;
+COMMENT ON FUNCTION dataflow.needs_hand(text, text[]) IS
+    'What needs a hand, most urgent first, but for the ignored codes; no row: nothing does. SELECT * FROM dataflow.needs_hand(ignored => ''{HELD,QUARANTINED}'')';
 
 CREATE OR REPLACE FUNCTION dataflow._counted(n bigint, thing text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -317,6 +341,122 @@ END $$;
 COMMENT ON FUNCTION dataflow.chunk_map(text, integer, text, text) IS
     'A heat map of a dataset, one character a chunk in the order of its dataids: . READY, ? not validated, R RUNNING, F FAILED, s RESUBMIT, H held';
 
+-- The map as a person reads it: a row is a period of time, or a range of numbers, and what is missing in it is seen. By the form of the dataids
+-- alone, so that a day which does not exist has its place, too.
+CREATE OR REPLACE FUNCTION dataflow.chunk_grid(datasetid text, width integer DEFAULT 60, low text DEFAULT NULL, high text DEFAULT NULL) RETURNS TABLE (
+    kind text, label text, first text, last text, map text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    wide constant integer := greatest(width, 1);
+    -- To tell whether a chunk is stale costs more than all the rest.
+    most_judged constant integer := 100000;
+    from_key text;
+    to_key text;
+    grid text;
+    chunks bigint;
+    digits integer;
+BEGIN
+    PERFORM dataflow._known_dataset(chunk_grid.datasetid);
+    SELECT coalesce(dataflow._ordered(d.ordering, low), ''), dataflow._ordered(d.ordering, high) INTO from_key, to_key
+        FROM dataflow.dataset d WHERE d.datasetid = chunk_grid.datasetid;
+    SELECT CASE
+            WHEN bool_and(s.dataid ~ '^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$') THEN 'day'
+            WHEN bool_and(s.dataid ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}$' AND dataflow.period_start('hour', s.dataid, 'UTC') IS NOT NULL) THEN 'hour'
+            WHEN bool_and(s.dataid ~ '^[0-9]{4}-W(0[1-9]|[1-4][0-9]|5[0-3])$') THEN 'week'
+            WHEN bool_and(s.dataid ~ '^[0-9]{4}-(0[1-9]|1[0-2])$') THEN 'month'
+            WHEN bool_and(s.dataid ~ '^(0|[1-9][0-9]{0,14})$') OR (bool_and(s.dataid ~ '^[0-9]{1,15}$') AND min(length(s.dataid)) = max(length(s.dataid))) THEN 'number'
+            ELSE 'other'
+        END, count(*), CASE WHEN bool_or(s.dataid ~ '^0.') THEN max(length(s.dataid)) ELSE 1 END
+    INTO grid, chunks, digits
+    FROM dataflow.datastatus s
+    WHERE s.datasetid || '' = chunk_grid.datasetid AND s.locktype = 'OUT' AND s.sortkey >= from_key AND (to_key IS NULL OR s.sortkey <= to_key);
+    RETURN QUERY
+    WITH stale AS MATERIALIZED (
+        SELECT t.dataid FROM dataflow.stale t WHERE t.datasetid = chunk_grid.datasetid AND chunks <= most_judged
+    ), placed AS MATERIALIZED (
+        SELECT c.dataid, c.place, c.letter, p.line, p.spot FROM (
+            SELECT s.dataid::text, row_number() OVER (ORDER BY s.sortkey) - 1 AS place, CASE s.status
+                WHEN 'READY' THEN CASE WHEN NOT s.validated THEN '?' WHEN s.dataid IN (SELECT t.dataid FROM stale t) THEN '~' ELSE '.' END
+                WHEN 'RUNNING' THEN 'R' WHEN 'FAILED' THEN 'F' WHEN 'RESUBMIT' THEN 's' ELSE 'H' END AS letter
+            FROM dataflow.datastatus s
+            WHERE s.datasetid || '' = chunk_grid.datasetid AND s.locktype = 'OUT' AND s.sortkey >= from_key AND (to_key IS NULL OR s.sortkey <= to_key)
+        ) AS c
+        CROSS JOIN LATERAL (
+            SELECT CASE grid
+                    WHEN 'day' THEN substr(c.dataid, 1, 4)::bigint * 12 + substr(c.dataid, 6, 2)::bigint - 1
+                    WHEN 'hour' THEN substr(c.dataid, 1, 10)::date - '0001-01-01'::date
+                    WHEN 'number' THEN c.dataid::bigint / wide
+                    WHEN 'other' THEN c.place / wide
+                    ELSE substr(c.dataid, 1, 4)::bigint END AS line,
+                CASE grid
+                    WHEN 'day' THEN substr(c.dataid, 9, 2)::bigint - 1
+                    WHEN 'hour' THEN substr(c.dataid, 12, 2)::bigint
+                    WHEN 'week' THEN substr(c.dataid, 7, 2)::bigint - 1
+                    WHEN 'month' THEN substr(c.dataid, 6, 2)::bigint - 1
+                    WHEN 'number' THEN c.dataid::bigint % wide
+                    ELSE c.place % wide END AS spot
+        ) AS p
+    ), ends AS MATERIALIZED (
+        SELECT min(p.line) AS line, max(p.line) AS last_line, min(ARRAY[p.line, p.spot]) AS first, max(ARRAY[p.line, p.spot]) AS last, count(DISTINCT p.line) AS lines
+        FROM placed p
+    ), lines AS MATERIALIZED (
+        -- Lines of which everything is missing are shown, unless there are far more of them than others.
+        SELECT n AS line FROM ends e, generate_series(e.line, e.last_line) AS n WHERE e.last_line - e.line < 3 * e.lines + 24
+        UNION
+        SELECT p.line FROM placed p
+    ), named AS MATERIALIZED (
+        SELECT l.line, CASE grid
+                WHEN 'day' THEN lpad((l.line / 12)::text, 4, '0') || '-' || lpad((l.line % 12 + 1)::text, 2, '0')
+                WHEN 'hour' THEN to_char('0001-01-01'::date + l.line::integer, 'YYYY-MM-DD')
+                WHEN 'number' THEN lpad((l.line * wide)::text, greatest(digits, length((l.line * wide)::text)), '0')
+                WHEN 'other' THEN NULL
+                ELSE lpad(l.line::text, 4, '0') END AS label,
+            CASE grid
+                WHEN 'day' THEN extract(day FROM make_date(greatest(l.line / 12, 1)::integer, (l.line % 12 + 1)::integer, 1) + interval '1 month - 1 day')::integer
+                WHEN 'hour' THEN 24 WHEN 'week' THEN 52 WHEN 'month' THEN 12 WHEN 'number' THEN wide ELSE 0 END AS spots
+        FROM lines l
+    )
+    SELECT grid, coalesce(n.label, (array_agg(p.dataid ORDER BY p.spot) FILTER (WHERE p.dataid IS NOT NULL))[1]),
+        (array_agg(p.dataid ORDER BY p.spot) FILTER (WHERE p.dataid IS NOT NULL))[1],
+        (array_agg(p.dataid ORDER BY p.spot DESC) FILTER (WHERE p.dataid IS NOT NULL))[1],
+        rtrim(string_agg(coalesce(p.letter, CASE WHEN ARRAY[n.line, k.spot] BETWEEN e.first AND e.last THEN '_' ELSE ' ' END), '' ORDER BY k.spot))
+    FROM named n
+    CROSS JOIN ends e
+    CROSS JOIN LATERAL generate_series(0::bigint, greatest(n.spots::bigint, (SELECT max(x.spot) + 1 FROM placed x WHERE x.line = n.line)) - 1) AS k (spot)
+    LEFT JOIN placed p ON p.line = n.line AND p.spot = k.spot
+    GROUP BY n.line, n.label ORDER BY n.line;
+END $$;
+COMMENT ON FUNCTION dataflow.chunk_grid(text, integer, text, text) IS
+    'A heat map of a dataset whose lines are months of days, days of hours, years of weeks or months, or ranges of numbers: . READY, ~ stale, ? not validated, R RUNNING, F FAILED, s RESUBMIT, H held, _ missing between the first and the last. Of more than 100000 chunks it is not asked which are stale';
+
+-- What a claimed attempt waits for, and who has it; NULL: it does not wait. Its daemon says within two seconds that it waits: a younger
+-- attempt without a word is not counted among those that have an application.
+CREATE OR REPLACE FUNCTION dataflow._waits_for(attempt bigint) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+    SELECT format('waits for a Spark application: %1$s of %1$s in use%2$s', a.waits, ' (' || used.runs || ')')
+    FROM dataflow.attempt a
+    CROSS JOIN LATERAL (
+        SELECT string_agg(u.run, ', ' ORDER BY u.place) || CASE WHEN max(u.number) > 5 THEN format(' and %s more', max(u.number) - 5) ELSE '' END AS runs
+        FROM (
+            SELECT CASE WHEN lag(b.jobid) OVER in_order = b.jobid THEN '' ELSE b.jobid || ' ' END || b.dataid AS run,
+                row_number() OVER in_order AS place, count(*) OVER () AS number
+            FROM dataflow.attempt b JOIN dataflow.job j ON j.jobid = b.jobid AND j.kind <> 'command'
+            WHERE b.ended IS NULL AND b.daemon = a.daemon AND b.waits IS NULL
+                AND (b.started IS NOT NULL OR b.claimed < clock_timestamp() - interval '3 seconds')
+            WINDOW in_order AS (ORDER BY b.jobid, b.attempt)
+        ) AS u WHERE u.place <= 5
+    ) AS used
+    WHERE a.attempt = _waits_for.attempt AND a.ended IS NULL AND a.waits IS NOT NULL
+$$;
+
 DROP FUNCTION IF EXISTS dataflow.runs(text, boolean, timestamptz, integer);
 CREATE OR REPLACE FUNCTION dataflow.runs(job text DEFAULT NULL, only_failed boolean DEFAULT false, since timestamptz DEFAULT NULL, at_most integer DEFAULT 50) RETURNS TABLE (
     jobid text, dataid text, number integer, attempt bigint, status text, claimed timestamptz, ended timestamptz, seconds double precision,
@@ -331,9 +471,9 @@ BEGIN
         PERFORM dataflow._known_job(job);
     END IF;
     RETURN QUERY
-    SELECT a.jobid::text, a.dataid::text, a.number, a.attempt, coalesce(a.outcome, 'RUNNING'), a.claimed, a.ended,
+    SELECT a.jobid::text, a.dataid::text, a.number, a.attempt, dataflow._attempt_status(a), a.claimed, a.ended,
         extract(epoch FROM coalesce(a.ended, clock_timestamp()) - coalesce(a.started, a.claimed))::double precision,
-        a.daemon::text, a.code, a.error, a.retry_at, a.params
+        a.daemon::text, a.code, coalesce(a.error, dataflow._waits_for(a.attempt)), a.retry_at, a.params
     FROM dataflow.attempt a
     WHERE (job IS NULL OR a.jobid = job)
         AND (NOT only_failed OR a.outcome IN ('FAILED', 'LOST', 'CANCELLED'))
@@ -341,7 +481,7 @@ BEGIN
         AND NOT EXISTS (SELECT FROM dataflow.attempt b WHERE b.jobid = a.jobid AND b.dataid = a.dataid AND b.number = a.number + 1)
     ORDER BY a.attempt DESC LIMIT at_most;
 END $$;
-COMMENT ON FUNCTION dataflow.runs(text, boolean, timestamptz, integer) IS 'Recent runs, each by its last attempt, newest first';
+COMMENT ON FUNCTION dataflow.runs(text, boolean, timestamptz, integer) IS 'Recent runs, each by its last attempt, newest first. One that has not begun because all Spark applications are in use is WAITS_FOR_SPARK, and error says who uses them';
 
 DROP FUNCTION IF EXISTS dataflow.attempts(text, text);
 CREATE OR REPLACE FUNCTION dataflow.attempts(jobid text, dataid text) RETURNS TABLE (
@@ -357,18 +497,22 @@ BEGIN
     PERFORM dataflow._known_job(attempts.jobid);
     PERFORM dataflow._checked_dataid(attempts.dataid);
     RETURN QUERY
-    SELECT a.number, a.attempt, coalesce(a.outcome, 'RUNNING'), a.tries, a.lost, a.claimed, a.started, a.ended,
+    SELECT a.number, a.attempt, dataflow._attempt_status(a), a.tries, a.lost, a.claimed, a.started, a.ended,
         extract(epoch FROM coalesce(a.ended, clock_timestamp()) - coalesce(a.started, a.claimed))::double precision,
-        a.daemon::text, d.hostname, a.code, a.error, a.retry_at, a.forced, a.tag, a.inputs, a.code_hash, a.config_hash, a.usage,
+        a.daemon::text, d.hostname, a.code, coalesce(a.error, dataflow._waits_for(a.attempt)), a.retry_at, a.forced, a.tag, a.inputs, a.code_hash, a.config_hash, a.usage,
         (SELECT coalesce(jsonb_agg(jsonb_build_object('datasetid', c.datasetid, 'name', c.name, 'severity', c.severity, 'passed', c.passed,
             'observed', c.observed, 'expected', c.expected) ORDER BY c.datasetid, c.name), '[]') FROM dataflow.check_result c WHERE c.attempt = a.attempt),
-        (SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'items', n.items, 'successes', n.successes, 'failures', n.failures,
+        (SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'parent', n.parent, 'items', n.items, 'successes', n.successes, 'failures', n.failures,
             'seconds', n.seconds) ORDER BY n.ordinal, n.node), '[]') FROM dataflow.node_stat n WHERE n.attempt = a.attempt),
         dataflow._not_given(a), dataflow._forced_inputs(a.inputs), a.params
     FROM dataflow.attempt a LEFT JOIN dataflow.daemon d ON d.daemon = a.daemon
     WHERE a.jobid = attempts.jobid AND a.dataid = attempts.dataid ORDER BY a.number;
 END $$;
 COMMENT ON FUNCTION dataflow.attempts(text, text) IS 'All attempts of a run, with what they were given, what they used, their checks and node statistics';
+
+CREATE OR REPLACE FUNCTION dataflow._attempt_status(a dataflow.attempt) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(a.outcome, CASE WHEN a.waits IS NULL THEN 'RUNNING' ELSE 'WAITS_FOR_SPARK' END) $$;
 
 -- How far the queue is looked along to say a place in it.
 CREATE OR REPLACE FUNCTION dataflow._queue_position(jobid text, dataid text) RETURNS bigint
@@ -529,6 +673,7 @@ DECLARE
     old record;
     host record;
     advice text;
+    waits text;
     place bigint;
     here constant text := format('%s %s', why.jobid, why.dataid);
     again constant text := format('dataflowctl resubmit %s --dataid %s', why.jobid, why.dataid);
@@ -549,7 +694,8 @@ BEGIN
         WHERE o.jobid = why.jobid AND t.dataid = why.dataid ORDER BY t.datasetid LIMIT 1;
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
     advice := substring(run.error FROM 'remedy: (.*)$');
-    RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, run.state, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
+    waits := CASE WHEN run.state = 'RUNNING' AND host.state NOT IN ('LOST', 'STOPPED') THEN dataflow._waits_for(run.attempt) END;
+    RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, CASE WHEN waits IS NULL THEN run.state ELSE 'WAITS_FOR_SPARK' END, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
             WHEN 'READY' THEN CASE WHEN maker.attempt IS NULL THEN format('version %s was registered by hand %s', run.version, to_char(run.since, stamp))
                 ELSE format('attempt %s on %s made version %s%s, finished %s, of %s', maker.number, maker.daemon, run.version,
                     CASE WHEN maker.forced THEN ' by force' ELSE '' END, to_char(maker.ended, stamp),
@@ -557,7 +703,8 @@ BEGIN
                     || coalesce(', with ' || dataflow._params_text(maker.params), '')
                     || CASE WHEN run.attempt IS NULL OR maker.attempt >= run.attempt THEN ''
                         ELSE format('; set to READY by hand %s, after attempt %s ended %s', to_char(run.since, stamp), run.number, coalesce(run.code, run.outcome)) END END
-            WHEN 'RUNNING' THEN format('attempt %s runs on %s (%s) since %s', run.number, run.daemon, coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp))
+            WHEN 'RUNNING' THEN format('attempt %s %s %s (%s) since %s', run.number, CASE WHEN waits IS NULL THEN 'runs on' ELSE 'was claimed by' END, run.daemon,
+                    coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp)) || coalesce(', and ' || waits, '')
                 || CASE WHEN host.state IN ('LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, to_char(host.heard, stamp)) ELSE '' END
             WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, to_char(run.ended, stamp)) ELSE 'set by hand ' || to_char(run.since, stamp) END,
                 CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.code ELSE 'BY_HAND' END,
@@ -573,7 +720,8 @@ BEGIN
             || coalesce(CASE run.state WHEN 'RUNNING' THEN ', with ' ELSE '; its next attempt gets ' END || given, ''),
         CASE run.state
             WHEN 'READY' THEN again || ' --status READY makes it again'
-            WHEN 'RUNNING' THEN CASE WHEN host.state NOT IN ('LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
+            WHEN 'RUNNING' THEN CASE WHEN waits IS NOT NULL THEN 'wait until one is free; the daemon''s setting runners says how many there may be'
+                WHEN host.state NOT IN ('LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
                 WHEN host.has_heirs THEN 'wait: another daemon takes it over' ELSE 'start dataflowd: it takes it over' END
             -- An attempt that ended before the job's code has no log; its error says what to do.
             WHEN 'FAILED' THEN concat_ws(', then ', coalesce(advice, format('dataflowctl logs %s', here)), again)
@@ -1148,6 +1296,147 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.delete_runs(text, text[], boolean, integer) IS
     'Forgets runs of a job: status, locks, attempts (but for one that is still being stopped), versions, statistics and quarantine. Files stay until they are collected, history stays, and a run whose inputs are READY is queued anew. dry_run => true only shows them';
+
+-- The runs that have read a chunk, and those that are to read it again.
+CREATE OR REPLACE FUNCTION dataflow._readers(datasetid text, dataid text) RETURNS TABLE (jobid text, dataid text)
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+    SELECT r.jobid, r.dataid FROM (
+        SELECT s.jobid COLLATE "C" AS jobid, s.run COLLATE "C" AS dataid FROM dataflow.datastatus s
+        WHERE s.datasetid = _readers.datasetid AND s.dataid = _readers.dataid AND s.locktype = 'IN'
+        UNION
+        SELECT a.jobid COLLATE "C", a.dataid COLLATE "C" FROM dataflow.affected_runs(_readers.datasetid, _readers.dataid) AS a
+        WHERE EXISTS (
+            SELECT FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = a.dataid AND s.locktype = 'OUT'
+            WHERE o.jobid = a.jobid AND s.status = 'RESUBMIT')
+    ) AS r
+$$;
+
+CREATE OR REPLACE FUNCTION dataflow._withdraw(datasetid text, patterns text[], made text, dry_run boolean) RETURNS TABLE (
+    deed text, jobid text, dataset text, dataid text, status text, version integer
+)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    is_literal constant boolean := coalesce(dataflow._are_literal(patterns), false);
+    chosen text[];
+    jobids text[];
+    runs text[];
+    odd record;
+    unknown text;
+BEGIN
+    PERFORM dataflow._known_dataset(_withdraw.datasetid);
+    IF made NOT IN ('keep', 'delete') THEN
+        RAISE EXCEPTION 'what was made of a chunk cannot be treated by %', made USING ERRCODE = 'DF400', HINT = 'write keep or delete';
+    END IF;
+    chosen := ARRAY(
+        SELECT s.dataid::text FROM dataflow.datastatus s
+        WHERE s.datasetid = _withdraw.datasetid AND s.locktype = 'OUT' AND (NOT is_literal OR s.dataid = ANY (patterns))
+            AND (is_literal OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(s.dataid, p)))
+        ORDER BY s.sortkey);
+    SELECT p INTO unknown FROM unnest(patterns) AS p
+        WHERE CASE WHEN is_literal THEN p <> ALL (chosen) ELSE NOT EXISTS (SELECT FROM unnest(chosen) AS c WHERE dataflow.matches(c, p)) END LIMIT 1;
+    IF FOUND OR chosen = '{}' THEN
+        RAISE EXCEPTION 'nothing is registered as %/%', datasetid, coalesce(unknown, '...') USING ERRCODE = 'DF404',
+            HINT = format('dataflowctl chunks %s lists what is', datasetid);
+    END IF;
+    IF NOT dry_run THEN
+        -- From here on nobody begins to read them.
+        PERFORM FROM dataflow.datastatus s WHERE s.datasetid = _withdraw.datasetid AND s.dataid = ANY (chosen) AND s.locktype = 'OUT'
+            ORDER BY s.dataid FOR UPDATE;
+    END IF;
+    SELECT s.dataid, s.jobid, s.held_from, b.partitioning, a.jobid AS maker INTO odd
+    FROM dataflow.datastatus s
+    LEFT JOIN dataflow.batch b ON b.datasetid = s.datasetid AND b.dataid = s.dataid
+    LEFT JOIN dataflow.attempt a ON a.attempt = s.attempt
+    WHERE s.datasetid = _withdraw.datasetid AND s.dataid = ANY (chosen) AND s.locktype = 'OUT'
+        AND (NOT s.external OR s.attempt IS NOT NULL OR b.partitioning IS NOT NULL)
+    ORDER BY s.sortkey LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'chunk %/% %: nothing is withdrawn', datasetid, odd.dataid, CASE
+                WHEN odd.partitioning IS NOT NULL THEN format('is a batch of partitioning %s', odd.partitioning)
+                WHEN odd.held_from = 'NONE' THEN 'is on hold, and was never registered'
+                ELSE format('is made by job %s, and not registered', coalesce(odd.maker, odd.jobid)) END USING ERRCODE = 'DF409',
+            HINT = CASE
+                WHEN odd.partitioning IS NOT NULL THEN format('dataflowctl partition delete %s --dataset %s', odd.partitioning, datasetid)
+                WHEN odd.held_from = 'NONE' THEN format('dataflowctl release --dataset %s --dataid %s', datasetid, odd.dataid)
+                ELSE format('dataflowctl delete %s --dataid %s forgets it', coalesce(odd.maker, odd.jobid), odd.dataid) END;
+    END IF;
+    SELECT s.dataid, s.jobid, s.run INTO odd FROM dataflow.datastatus s
+        WHERE s.datasetid = _withdraw.datasetid AND s.dataid = ANY (chosen) AND s.locktype = 'IN' AND s.status = 'RUNNING' ORDER BY s.dataid, s.jobid, s.run LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'chunk %/% is being read by % %: nothing is withdrawn', datasetid, odd.dataid, odd.jobid, odd.run USING ERRCODE = 'DF409',
+            HINT = format('wait; or dataflowctl hold --dataset %s --dataid %s, then dataflowctl cancel %s --dataid %s', datasetid, odd.dataid, odd.jobid, odd.run);
+    END IF;
+
+    -- A run is met once, however many ways lead to it: a job that continues its own output makes long chains.
+    WITH RECURSIVE met AS (
+        SELECT r.jobid, r.dataid FROM unnest(chosen) AS c, LATERAL dataflow._readers(_withdraw.datasetid, c) AS r
+        UNION
+        SELECT r.jobid, r.dataid FROM met m JOIN dataflow.job_output o ON o.jobid = m.jobid, LATERAL dataflow._readers(o.datasetid, m.dataid) AS r
+    ), ordered AS MATERIALIZED (
+        SELECT m.jobid, m.dataid, row_number() OVER () AS place FROM met m
+    )
+    SELECT array_agg(m.jobid ORDER BY m.place), array_agg(m.dataid ORDER BY m.place) INTO jobids, runs FROM ordered m
+    WHERE EXISTS (
+        SELECT FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = m.dataid AND s.locktype = 'OUT' WHERE o.jobid = m.jobid);
+    IF runs IS NOT NULL AND made IS NULL AND NOT dry_run THEN
+        RAISE EXCEPTION '% read %/%: nothing is withdrawn', CASE cardinality(runs) WHEN 1 THEN '1 run has' ELSE cardinality(runs) || ' runs have' END, datasetid,
+            chosen[1] || CASE WHEN cardinality(chosen) > 1 THEN format(' and %s', dataflow._counted(cardinality(chosen) - 1, 'other chunk')) ELSE '' END USING ERRCODE = 'DF409',
+            HINT = 'say what becomes of that: made => ''delete'' forgets it, made => ''keep'' leaves it as it is';
+    END IF;
+
+    RETURN QUERY
+    SELECT 'withdraw', NULL::text, s.datasetid::text, s.dataid::text, s.status, s.version FROM dataflow.datastatus s
+    WHERE s.datasetid = _withdraw.datasetid AND s.dataid = ANY (chosen) AND s.locktype = 'OUT' ORDER BY s.sortkey;
+    RETURN QUERY
+    SELECT coalesce(made, 'undecided'), s.jobid, s.datasetid::text, s.dataid::text, s.status, s.version
+    FROM unnest(jobids, runs) WITH ORDINALITY AS r (jobid, dataid, place)
+    JOIN dataflow.job_output o ON o.jobid = r.jobid
+    JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT'
+    ORDER BY r.place, s.datasetid;
+    IF dry_run THEN
+        RETURN;
+    END IF;
+    -- IN rows stay with the runs that are kept: they say which version these have used, and what is registered later is a newer one.
+    DELETE FROM dataflow.datastatus s WHERE s.datasetid = _withdraw.datasetid AND s.dataid = ANY (chosen) AND s.locktype = 'OUT';
+END $$;
+
+-- Who may withdraw need not be allowed to forget runs: it is the caller who deletes them.
+CREATE OR REPLACE FUNCTION dataflow.unregister(datasetid text, patterns text[], made text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS TABLE (
+    deed text, jobid text, dataset text, dataid text, status text, version integer
+)
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    told record;
+    jobids text[] := '{}';
+    runs text[] := '{}';
+BEGIN
+    FOR told IN SELECT w.* FROM dataflow._withdraw(unregister.datasetid, patterns, made, dry_run) AS w LOOP
+        IF told.deed = 'delete' THEN
+            jobids := jobids || told.jobid;
+            runs := runs || told.dataid;
+        END IF;
+        RETURN QUERY SELECT told.deed, told.jobid, told.dataset, told.dataid, told.status, told.version;
+    END LOOP;
+    IF NOT dry_run AND runs <> '{}' THEN
+        -- Those that were made first go first: a run whose inputs are gone is not queued anew.
+        PERFORM dataflow.delete_runs(r.jobid, r.dataids)
+        FROM (
+            SELECT u.jobid, array_agg(DISTINCT u.dataid) AS dataids, min(u.place) AS place FROM unnest(jobids, runs) WITH ORDINALITY AS u (jobid, dataid, place) GROUP BY u.jobid
+            ORDER BY min(u.place) OFFSET 0
+        ) AS r;
+    END IF;
+END $$;
+COMMENT ON FUNCTION dataflow.unregister(text, text[], text, boolean) IS
+    'Withdraws the registration of external chunks (dataids, globs or ranges). made says what becomes of the runs that have read them: delete forgets these too, keep leaves them. Files stay. dry_run => true only shows both. SELECT * FROM dataflow.unregister(''raw_orders'', ''{2026-01-31}'', dry_run => true)';
 
 CREATE OR REPLACE FUNCTION dataflow.prunable(older_than interval) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER

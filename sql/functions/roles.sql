@@ -14,14 +14,14 @@ GRANT SELECT ON dataflow.migration, dataflow.dataset, dataflow.job, dataflow.job
     dataflow.stale, dataflow.forced, dataflow.chunk_count TO dataflow_reader;
 -- The token is the fence, the incarnation the right to claim: people do not see them.
 GRANT SELECT (attempt, jobid, dataid, number, tries, lost, daemon, tag, forced, inputs, answers, claimed, started, ended, outcome, code,
-    error, retry_at, code_hash, config_hash, usage, let_go, params) ON dataflow.attempt TO dataflow_reader;
+    error, retry_at, code_hash, config_hash, usage, let_go, params, waits) ON dataflow.attempt TO dataflow_reader;
 GRANT SELECT (daemon, hostname, pid, session_pid, environment, version, jobs, started, lease, lease_until, stopped) ON dataflow.daemon
     TO dataflow_reader;
 
 GRANT EXECUTE ON FUNCTION
     dataflow.schema_version(), dataflow.five_questions(text, text), dataflow.required_inputs(text, text), dataflow.affected_runs(text, text),
     dataflow.output_dataid(text, text, text), dataflow.data_location(text, text), dataflow.trial_order(text, text), dataflow.fixed_paths(text, text, integer),
-    dataflow._written_to(dataflow.dataset), dataflow._not_given(dataflow.attempt), dataflow.next_inputs(text), dataflow.history(text, text),
+    dataflow._written_to(dataflow.dataset), dataflow._not_given(dataflow.attempt), dataflow.next_inputs(text), dataflow.history(text, text), dataflow.preview_ready(text, text[], integer),
     dataflow.status(), dataflow.select_runs(jsonb), dataflow.matches(text, text), dataflow.sortkey(text), dataflow.next_tick(),
     dataflow.period_start(text, text, text), dataflow.period_id(text, timestamptz, text),
     dataflow.period_add(text, timestamptz, integer, text), dataflow.plan_flow(jsonb, boolean), dataflow.flow_conflicts(jsonb, boolean),
@@ -33,8 +33,8 @@ GRANT EXECUTE ON FUNCTION
 GRANT SELECT ON dataflow.daemons, dataflow.limits, dataflow.jobs, dataflow.datasets, dataflow.keys TO dataflow_reader;
 GRANT EXECUTE ON FUNCTION
     dataflow.sealing_key(), dataflow.preview_order(text, text),
-    dataflow.causes(text), dataflow.rates(), dataflow.overview(text),
-    dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer), dataflow.chunk_map(text, integer, text, text),
+    dataflow.causes(text), dataflow.rates(), dataflow.overview(text), dataflow.overview(text, text[]), dataflow.needs_hand(text, text[]),
+    dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer), dataflow.chunk_map(text, integer, text, text), dataflow.chunk_grid(text, integer, text, text),
     dataflow.runs(text, boolean, timestamptz, integer), dataflow.attempts(text, text), dataflow.run_state(text, text),
     dataflow.root_causes(text, text), dataflow.why(text, text), dataflow.blockers(text), dataflow.select_chunks(jsonb),
     dataflow.dataid_range(text), dataflow.lineage(text, text), dataflow.job_stats(text),
@@ -51,6 +51,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.hold_chunks(jsonb, text, boolean), dataflow.release_chunks(jsonb, boolean), dataflow.cancel_runs(jsonb, text, boolean),
     dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb), dataflow.unresolve(text, text, text[]),
     dataflow.create_partitioning(text, text, text[], text, bigint, jsonb, boolean), dataflow.delete_partitioning(text, text, boolean),
+    dataflow.unregister(text, text[], text, boolean), dataflow._withdraw(text, text[], text, boolean),
     dataflow.resolve_records(text, jsonb), dataflow.replay(text, text[], boolean, boolean),
     dataflow.seal(text, text, text),
     dataflow.collect(text[], text[], bigint[], interval, interval, boolean)
@@ -61,7 +62,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.register_daemon(text, text, integer, interval, text, text), dataflow.serve_jobs(text, uuid, text[]),
     dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid), dataflow.retake_attempts(text, uuid),
     dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.claim(text, uuid, integer),
-    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.started(bigint, uuid), dataflow.started(bigint, uuid, double precision),
+    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.started(bigint, uuid), dataflow.started(bigint, uuid, double precision), dataflow.waits(bigint, uuid, integer),
     dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),
     dataflow.tick(timestamptz), dataflow.fold_counters(), dataflow.ready(text, text[], boolean, text), dataflow.work_order(bigint, uuid),
     dataflow.code_version(text, text, text), dataflow.collect(text[], text[], bigint[], interval, interval, boolean)

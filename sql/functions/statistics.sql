@@ -100,7 +100,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT coalesce(jsonb_agg(to_jsonb(n) - 'place' ORDER BY n.place, n.node), '[]')
     FROM (
-        SELECT k.node, min(k.ordinal) AS place, count(*) AS attempts, sum(k.items) AS items, sum(k.successes) AS successes, sum(k.failures) AS failures,
+        SELECT k.node, (array_agg(k.parent ORDER BY k.attempt DESC))[1] AS parent, min(k.ordinal) AS place, count(*) AS attempts, sum(k.items) AS items, sum(k.successes) AS successes, sum(k.failures) AS failures,
             sum(k.seconds) AS seconds
         FROM (
             SELECT DISTINCT m.attempt FROM dataflow.job_output o

@@ -362,6 +362,7 @@ AS $$ SELECT hashtextextended('dataflow.holding/' || jobid || '/' || dataid, 0) 
 CREATE OR REPLACE FUNCTION dataflow.ready(datasetid text, dataids text[], validated boolean DEFAULT true, reason text DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -369,6 +370,7 @@ DECLARE
     bad text;
     producer text;
     dataset_ordering text;
+    is_calendar boolean;
     registered bigint := 0;
     written bigint;
 BEGIN
@@ -377,8 +379,16 @@ BEGIN
     IF FOUND THEN
         PERFORM dataflow._checked_dataid(bad);
     END IF;
-    SELECT coalesce(o.jobid, ''), d.ordering INTO producer, dataset_ordering
+    SELECT coalesce(o.jobid, ''), d.ordering, d.calendar IS NOT NULL INTO producer, dataset_ordering, is_calendar
         FROM dataflow.dataset d LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid WHERE d.datasetid = ready.datasetid;
+    IF dataset_ordering IN ('date', 'number') AND NOT is_calendar THEN
+        SELECT d FROM unnest(dataids) AS d WHERE NOT dataflow._fits_ordering(dataset_ordering, d) LIMIT 1 INTO bad;
+        IF FOUND THEN
+            RAISE EXCEPTION '% is no %, and the ordering of dataset % is %: nothing is registered', bad, dataset_ordering, datasetid, dataset_ordering USING ERRCODE = 'DF400',
+                HINT = CASE dataset_ordering WHEN 'date' THEN 'a day is written 2026-01-31, an hour 2026-01-31T05, a week 2026-W05, a month 2026-01, a year 2026'
+                    ELSE 'a number is written in digits alone' END;
+        END IF;
+    END IF;
     -- A claim cannot see a row that is not committed yet, and would wait for it; the lock tells it to pass over the job.
     IF producer <> '' THEN
         PERFORM pg_advisory_xact_lock_shared(dataflow._registration_lock(ready.datasetid));
@@ -393,8 +403,13 @@ BEGIN
     -- Slices bound the memory that a trigger needs for a million rows.
     FOR low IN 1 .. coalesce(cardinality(dataids), 0) BY slice LOOP
         INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, version, external, validated, reason, sortkey)
-        SELECT ready.datasetid, d, producer, d, 'READY', 1, true, ready.validated, ready.reason, dataflow._ordered(dataset_ordering, d)
+        -- Of a chunk that was withdrawn, while what was made of it was kept, another version was used: theirs would not be stale.
+        SELECT ready.datasetid, d, producer, d, 'READY', used.version + 1, true, ready.validated, ready.reason, dataflow._ordered(dataset_ordering, d)
         FROM (SELECT DISTINCT d FROM unnest(dataids[low : low + slice - 1]) AS d) AS distinct_ids
+        CROSS JOIN LATERAL (
+            SELECT coalesce(max(x.version), 0) AS version FROM dataflow.datastatus x
+            WHERE x.datasetid = ready.datasetid AND x.dataid = d AND x.locktype = 'IN'
+        ) AS used
         ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
             status = 'READY', modified = now(), version = s.version + 1, manifest = NULL, external = true,
             validated = excluded.validated, code = NULL, reason = excluded.reason, params = NULL
@@ -419,6 +434,62 @@ LANGUAGE sql
 AS $$ SELECT dataflow.ready(datasetid, ARRAY[dataid], validated, reason) $$;
 COMMENT ON FUNCTION dataflow.ready(text, text, boolean, text) IS
     'Registers one external chunk: SELECT dataflow.ready(''raw_orders'', ''2026-01-01'')';
+
+-- What a person should look at twice before chunks are registered. Mistakes lie at the ends of their order: of very many only these are looked at.
+CREATE OR REPLACE FUNCTION dataflow.preview_ready(datasetid text, dataids text[], at_most integer DEFAULT 1000) RETURNS TABLE (
+    dataid text, location text, code text, detail text
+)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    far constant interval := '366 days';
+    d dataflow.dataset;
+BEGIN
+    PERFORM dataflow._known_dataset(preview_ready.datasetid);
+    SELECT x.* INTO d FROM dataflow.dataset x WHERE x.datasetid = preview_ready.datasetid;
+    RETURN QUERY
+    WITH given AS MATERIALIZED (
+        SELECT i.dataid, i.sortkey, row_number() OVER (ORDER BY i.sortkey) AS place, count(*) OVER () AS number
+        FROM (SELECT DISTINCT g AS dataid, dataflow._ordered(d.ordering, g) AS sortkey FROM unnest(dataids) AS g) AS i
+    ), chosen AS MATERIALIZED (
+        SELECT g.dataid, g.sortkey, dataflow._moment(g.dataid) AS moment, dataflow._number(ltrim(g.dataid, '0')) AS number
+        FROM given g WHERE g.number <= at_most OR g.place <= at_most / 2 OR g.place > g.number - at_most / 2
+    ), greatest_known AS MATERIALIZED (
+        SELECT dataflow._number(ltrim(k.dataid, '0')) AS number, k.dataid FROM (
+            SELECT s.dataid::text FROM dataflow.datastatus s WHERE s.datasetid || '' = preview_ready.datasetid AND s.locktype = 'OUT' ORDER BY s.sortkey DESC LIMIT 1
+        ) AS k
+    )
+    SELECT c.dataid, CASE WHEN d.format <> 'none' AND d.tablename IS NULL THEN dataflow._chunk_location(d, c.dataid) END,
+        odd.code, odd.detail
+    FROM chosen c
+    LEFT JOIN LATERAL (
+        SELECT k.dataid, k.distance FROM (
+            SELECT n.dataid, abs(extract(epoch FROM dataflow._moment(n.dataid) - c.moment)) AS distance FROM (
+                (SELECT s.dataid::text FROM dataflow.datastatus s WHERE s.datasetid || '' = preview_ready.datasetid AND s.locktype = 'OUT'
+                    AND s.sortkey <= c.sortkey ORDER BY s.sortkey DESC LIMIT 1)
+                UNION ALL
+                (SELECT s.dataid::text FROM dataflow.datastatus s WHERE s.datasetid || '' = preview_ready.datasetid AND s.locktype = 'OUT'
+                    AND s.sortkey >= c.sortkey ORDER BY s.sortkey LIMIT 1)
+            ) AS n
+        ) AS k WHERE k.distance IS NOT NULL ORDER BY k.distance LIMIT 1
+    ) AS nearest ON true
+    LEFT JOIN greatest_known g ON true
+    LEFT JOIN LATERAL (
+        SELECT o.code, o.detail FROM (VALUES
+            (c.moment IS NULL AND d.ordering = 'natural' AND c.dataid ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2})?$',
+                'NO_DATE', 'it looks like a date, and there is no such date; ordering = "date" in the flow refuses these'),
+            (c.moment > now() + far, 'FAR_AWAY', 'it lies more than a year in the future'),
+            (nearest.distance > extract(epoch FROM far), 'FAR_AWAY', format('every known chunk is more than a year away; the nearest is %s', nearest.dataid)),
+            (c.number > 10 * g.number::numeric + 1000, 'FAR_AWAY', format('it is more than ten times the greatest that is known, %s', g.dataid))
+        ) AS o (applies, code, detail) WHERE o.applies LIMIT 1
+    ) AS odd ON true
+    ORDER BY c.sortkey;
+END $$;
+COMMENT ON FUNCTION dataflow.preview_ready(text, text[], integer) IS
+    'Where chunks that are to be registered would lie, and what is odd about their dataids: NO_DATE, FAR_AWAY. Of more than at_most only both ends of their order. Changes nothing';
 
 CREATE OR REPLACE FUNCTION dataflow.validated(datasetid text, dataid text, is_valid boolean DEFAULT true, reason text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER

@@ -230,9 +230,18 @@ def test_ready_takes_names_ranges_and_files(
     ) == {
         "datasetid": "raw_orders",
         "registered": 7,
+        "warnings": [
+            {
+                "code": "NOTHING_THERE",
+                "dataid": "2026-02-27",
+                "count": 7,
+                "detail": "this host sees nothing at /data/raw_orders",
+            }
+        ],
     }
     assert "2026-02-28" in statuses(connection, "raw_orders")
     assert "2026-02-29" not in statuses(connection, "raw_orders")
+    connection.execute("UPDATE dataflow.dataset SET location = %s", [str(tmp_path)])
     assert "prices: 12 chunks ready" in ok(run_ctl("ready", "prices", "--range", "008..019"))
     assert list(statuses(connection, "prices"))[:3] == ["008", "009", "010"]
     assert "1 chunk ready, not validated" in ok(
@@ -252,6 +261,66 @@ def test_a_range_that_is_none_registers_nothing(
     result = run_ctl("ready", "prices", "2026-01-01", "--range", bounds)
     assert result.returncode == EXIT["USAGE"], result.stderr
     assert statuses(connection, "prices") == {}
+
+
+def test_ready_warns_of_what_may_be_a_slip(
+    connection: psycopg.Connection, run_ctl: RunCtl, tmp_path: Path
+) -> None:
+    retail(connection)
+    there = tmp_path / "2026-01-31"
+    connection.execute("UPDATE dataflow.dataset SET location = %s", [f"{tmp_path}/{{dataid}}"])
+    result = run_ctl("ready", "raw_orders", "2026-01-31", "2026-02-30")
+    assert (result.returncode, result.stdout) == (0, "raw_orders: 2 chunks ready\n")
+    assert result.stderr.splitlines() == [
+        f"warning [NOTHING_THERE]: raw_orders 2026-01-31 (and 1 other): this host sees nothing at {there}",
+        'warning [NO_DATE]: raw_orders 2026-02-30: it looks like a date, and there is no such date; ordering = "date" in the flow refuses these',
+        "  if it is wrong: dataflowctl unregister raw_orders 2026-01-31",
+    ]
+    there.mkdir()
+    assert "NOTHING_THERE" in run_ctl("ready", "raw_orders", "2026-01-31").stderr
+    (there / "part.csv").write_text("1\n", encoding="utf-8")
+    assert ok(run_ctl("ready", "raw_orders", "2026-01-31"))
+    for elsewhere in ("s3a://bucket/raw", None):
+        connection.execute("UPDATE dataflow.dataset SET location = %s, format = 'none'", [elsewhere])
+        assert ok(run_ctl("ready", "raw_orders", "2026-01-31"))
+    connection.execute("UPDATE dataflow.dataset SET ordering = 'date'")
+    refused = run_ctl("ready", "raw_orders", "2026-03-01", "2026-02-30")
+    assert refused.returncode == EXIT["USAGE"]
+    assert "2026-02-30 is no date" in refused.stderr
+    assert "2026-03-01" not in statuses(connection, "raw_orders")
+
+
+def test_a_wrong_registration_is_withdrawn_with_or_without_what_was_made_of_it(
+    daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    limit(connection, 100)
+    ready(connection, "raw_orders", "2031-01-01", "2031-01-02", "2031-01-03")
+    daemon.finish([each for each in daemon.claim() if each["dataid"] < "2031-01-03"])
+    shown = asked(run_ctl, "unregister", "raw_orders", "2031-01-01", "--dry-run")
+    assert (shown["count"], shown["chunks"][0]["dataid"]) == (1, "2031-01-01")
+    assert [(each["jobid"], each["dataset"], each["deed"]) for each in shown["made"]] == [
+        ("clean_orders", "orders", "undecided")
+    ]
+    for words, said in (
+        (["2031-01-01", "--yes"], "say --delete to forget them, or --keep"),
+        (["2031-01-01"], "say --delete to forget them, or --keep"),
+        (["2031-01-01", "--delete"], "say --yes when it is right"),
+        (["2031-01-03", "--delete", "--yes"], "dataflowctl cancel clean_orders --dataid 2031-01-03"),
+    ):
+        refused = run_ctl("unregister", "raw_orders", *words)
+        assert refused.returncode == EXIT["NOT_ALLOWED"], refused.stderr
+        assert said in refused.stderr
+    assert run_ctl("unregister", "raw_orders", "1999-*", "--yes").returncode == EXIT["NOT_FOUND"]
+    assert run_ctl("unregister", "raw_orders", "x", "--keep", "--delete").returncode == EXIT["USAGE"]
+    assert run_ctl("unregister", "raw_orders", "a b").returncode == EXIT["USAGE"]
+    assert {"2031-01-01", "2031-01-02"} <= set(statuses(connection, "raw_orders"))
+    kept = ok(run_ctl("unregister", "raw_orders", "2031-01-01", "--keep", "--yes"))
+    assert kept.splitlines()[-1] == "withdrew 1 chunk of raw_orders, kept 1 chunk made of that"
+    gone = asked(run_ctl, "unregister", "raw_orders", "2031-01-02", "--delete", "--yes")
+    assert [each["deed"] for each in gone["made"]] == ["delete"]
+    assert {"2031-01-01", "2031-01-02"} & set(statuses(connection, "raw_orders")) == set()
+    made = statuses(connection, "orders")
+    assert (made["2031-01-01"], "2031-01-02" in made) == ("READY", False)
 
 
 def test_delete_is_previewed_refused_while_running_and_forgets_all(

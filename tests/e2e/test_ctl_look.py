@@ -54,7 +54,11 @@ def daemon(dsn: str, connection: psycopg.Connection) -> Iterator[Daemon]:
             [done],
             outputs={"orders": {"rows": 1000, "bytes": 2048, "location": "/data/orders/1"}},
             checks=[{"dataset": "orders", "name": "min_rows", "passed": True, "observed": "1000"}],
-            nodes=[{"node": "parse", "items": 10, "successes": 9, "failures": 1, "seconds": 0.5}],
+            nodes=[
+                {"node": "parse", "items": 10, "successes": 9, "failures": 1, "seconds": 0.5},
+                {"node": "no amount", "parent": "parse", "items": 10, "successes": 9, "failures": 1},
+                {"node": "write orders", "items": 9, "successes": 9, "seconds": 1},
+            ],
             quarantine=[{"item": "4711", "reason": "no amount", "details": {"line": "a;b"}}],
         )
         started.finish([failed], "FAILED", code="NETWORK", error=ERROR)
@@ -102,6 +106,34 @@ def test_status_puts_what_needs_a_hand_first(daemon: Daemon, run_ctl: RunCtl) ->
 
 
 @pytest.mark.usefixtures("daemon")
+def test_the_exit_code_of_status_says_whether_something_needs_a_hand(
+    connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    seen = run_ctl("status", "--exit-code")
+    assert (seen.returncode, seen.stderr) == (EXIT["FAILED"], "")
+    assert "NETWORK (1)" in seen.stdout
+    assert "NETWORK (1)" in ok(run_ctl("status"))
+    known = ["--ignore", "HELD", "--ignore", "quarantined"]
+    assert run_ctl("status", "--exit-code", *known, "--json").returncode == EXIT["FAILED"]
+    assert "nothing needs a hand" in ok(run_ctl("status", "--exit-code", *known, "--ignore", "NETWORK"))
+    codes = "SELECT array_agg(code) FROM dataflow.needs_hand(ignored => '{HELD,QUARANTINED}')"
+    assert connection.execute(codes).fetchone() == (["NETWORK"],)
+    ok(run_ctl("resubmit", "clean_orders", "--yes"))
+    assert ok(run_ctl("status", "--exit-code", *known))
+    assert ok(run_ctl("status", "--exit-code", "--job", "roll_up"))
+
+
+@pytest.mark.parametrize("wrong", [["--ignore", "a code"], ["--watch"], ["--job", "nope"]])
+def test_an_exit_code_that_means_something_else_is_neither_0_nor_1(
+    connection: psycopg.Connection, run_ctl: RunCtl, wrong: list[str]
+) -> None:
+    retail(connection)
+    result = run_ctl("status", "--exit-code", *wrong)
+    assert result.returncode in {EXIT["USAGE"], EXIT["NOT_FOUND"]}
+    assert "remedy:" in result.stderr
+
+
+@pytest.mark.usefixtures("daemon")
 def test_failures_that_are_tried_again_need_no_hand(
     connection: psycopg.Connection, dsn: str, run_ctl: RunCtl
 ) -> None:
@@ -119,6 +151,43 @@ def test_failures_that_are_tried_again_need_no_hand(
         why = ok(run_ctl("why", "roll_up", DONE))
         assert "RETRYING: try 1 of 3 failed, OUT_OF_MEMORY" in why
         assert "RETRY_LATER: it is tried again at" in why
+
+
+def test_a_run_that_waits_for_spark_is_not_said_to_run(
+    daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
+) -> None:
+    limit(connection, 4)
+    [waiting] = daemon.claim()
+    assert waiting["dataid"] == QUEUED
+    told = "SELECT dataflow.waits(%s, %s, 2)"
+    connection.execute("UPDATE dataflow.attempt SET claimed = claimed - interval '1 minute'")
+    assert connection.execute(told, [waiting["attempt"], waiting["token"]]).fetchone() == (True,)
+    words = f"waits for a Spark application: 2 of 2 in use (clean_orders {RUNNING})"
+
+    picture = asked(run_ctl, "status")
+    assert picture["waits_for_spark"] == [{"daemon": daemon.name, "runs": 1, "detail": words}]
+    clean = next(job for job in picture["jobs"] if job["jobid"] == "clean_orders")
+    assert (clean["running"], clean["waits_for_spark"]) == (2, 1)
+    shown = ok(run_ctl("status"))
+    assert "1 of 4 running, 1 claimed, 0 waiting" in shown
+    assert f"1 claimed run of daemon {daemon.name}: {words}" in shown
+
+    why = ok(run_ctl("why", "clean_orders", QUEUED))
+    assert f"clean_orders {QUEUED} is WAITS_FOR_SPARK: attempt 1 was claimed by alpha (host1) since" in why
+    assert words in why
+    for command in (["runs"], ["attempts", "clean_orders", QUEUED]):
+        [row] = [each for each in asked(run_ctl, *command) if each["attempt"] == waiting["attempt"]]
+        assert (row["status"], row["error"], row["code"]) == ("WAITS_FOR_SPARK", words, None)
+    connection.execute("UPDATE dataflow.daemon SET hostname = %s", [socket.gethostname()])
+    silent = run_ctl("logs", "clean_orders", QUEUED)
+    assert silent.returncode == EXIT["NOT_FOUND"]
+    assert f"attempt 1 of clean_orders {QUEUED} {words}; it has said nothing yet" in silent.stderr
+
+    gone = connection.execute(told, [waiting["attempt"], "00000000-0000-0000-0000-000000000000"])
+    assert gone.fetchone() == (False,)
+    connection.execute("SELECT dataflow.waits(%s, %s, NULL)", [waiting["attempt"], waiting["token"]])
+    assert asked(run_ctl, "status")["waits_for_spark"] == []
+    assert " is RUNNING: attempt 1 runs on alpha" in ok(run_ctl("why", "clean_orders", QUEUED))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +345,9 @@ def test_chunks_are_filtered_sorted_paged_and_mapped(run_ctl: RunCtl) -> None:
     assert dataids("--dataid", "2026-01-0[") == []
     assert dataids("--dataid", f"{FAILED}..{RUNNING}") == [FAILED, RUNNING]
     assert f"go on with --from {FAILED}" in ok(run_ctl("chunks", "orders", "--limit", "1"))
-    assert f"{DONE}  .FRH\n" in ok(run_ctl("chunks", "orders", "--map"))
+    drawn = ok(run_ctl("chunks", "orders", "--map")).splitlines()
+    assert drawn[:2] == ["month    1   5    10   15   20   25   30", "2026-01  .FR_H"]
+    assert "~ stale" in drawn[2]
     done = asked(run_ctl, "chunks", "orders")[0]
     assert (done["rows"], done["bytes"], done["jobid"], done["version"]) == (1000, 2048, "clean_orders", 1)
 
@@ -390,8 +461,16 @@ def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
     assert stats["chunks"] == {"READY": 1, "FAILED": 1, "RUNNING": 1, "HOLD": 1}
     assert (stats["execution"]["attempts"], stats["execution"]["done"]) == (3, 1)
     assert [(each["code"], each["attempts"]) for each in stats["exceptions"]] == [("NETWORK", 1)]
-    assert stats["nodes"] == [
-        {"node": "parse", "attempts": 1, "items": 10, "successes": 9, "failures": 1, "seconds": 0.5}
+    assert stats["nodes"][:1] == [
+        {
+            "node": "parse",
+            "parent": None,
+            "attempts": 1,
+            "items": 10,
+            "successes": 9,
+            "failures": 1,
+            "seconds": 0.5,
+        }
     ]
     shown = ok(run_ctl("stats", "clean_orders"))
     assert 'params {"currency": "EUR"}' in shown
@@ -411,7 +490,12 @@ def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
     )
     assert {line.split()[2] for line in shown.splitlines()[slowest + 1 : slowest + 3]} == {"DONE", "FAILED"}
     drawn = ok(run_ctl("stats", "clean_orders", "--dag")).splitlines()
-    assert drawn == ["clean_orders", "▼ parse  10 items  1 failed  0.5s in 1 attempt"]
+    assert drawn == [
+        "clean_orders",
+        "├─ parse         10 items  1 failed  0.5s in 1 attempt",
+        "│  └─ no amount  10 items  1 failed  0.0s in 1 attempt",
+        "└─ write orders  9 items   0 failed  1.0s in 1 attempt",
+    ]
 
 
 @pytest.mark.usefixtures("daemon")
@@ -477,7 +561,7 @@ def test_records_go_out_as_a_file_and_come_back_edited(
 @pytest.mark.parametrize(
     ("arguments", "sql"),
     [
-        (["status"], "SELECT dataflow.overview(NULL) AS overview;"),
+        (["status"], "SELECT dataflow.overview(NULL, '{}'::text[]) AS overview;"),
         (["why", "clean_orders", "2026-01-01"], "SELECT * FROM dataflow.why('clean_orders', '2026-01-01');"),
         (
             ["resubmit", "--error", "O'Hara", "--dry-run"],
@@ -698,7 +782,7 @@ def test_a_schema_of_another_release_is_refused_unless_it_serves_this_one(
 
 
 def test_an_older_schema_asks_for_init(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
-    connection.execute("DROP FUNCTION dataflow.overview(text)")
+    connection.execute("DROP FUNCTION dataflow.overview(text, text[])")
     result = run_ctl("status")
     assert result.returncode == EXIT["SCHEMA_MISMATCH"]
     assert "dataflowctl init" in result.stderr
@@ -759,6 +843,7 @@ def test_a_job_with_nothing_but_failures_left_has_no_eta(capsys: pytest.CaptureF
         "paused": False,
         "eta_seconds": 0,
         "running": 0,
+        "waits_for_spark": 0,
         "waiting": 0,
         "failed": 3,
         "limit": None,

@@ -24,7 +24,8 @@ from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.errors import EXIT
-from tests.fix_daemon import Shop, StartDaemon, eventually, free_port
+from tests.fix_daemon import PATIENCE_SECONDS, POLL_SECONDS, Shop, StartDaemon, eventually, free_port
+from tests.fix_postgres import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,6 +119,80 @@ def test_what_an_attempt_waits_for_its_start_is_not_taken_from_its_time(
     engine = LateEngine(current, Declared(current), Orders(current))
     assert anyio.run(partial(service.run, current, engine, once=True)) == 0
     assert shop.outcomes() == ["DONE"]
+
+
+def test_an_attempt_that_waits_for_a_spark_application_is_told_as_such(
+    shop: Shop, settings: Settings
+) -> None:
+    class FullEngine(CommandEngine):
+        on_runner: Callable[[str], None]
+        on_wait: Callable[[int, int | None], None]
+
+        async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
+            self.on_wait(attempt.attempt, 2)
+            await self.told(2)
+            self.on_wait(attempt.attempt, None)
+            await self.told(None)
+            return await super().run(attempt, on_start)
+
+        async def told(self, applications: int | None) -> None:
+            with anyio.fail_after(PATIENCE_SECONDS):
+                while shop.value("SELECT waits FROM dataflow.attempt") != applications:  # noqa: ASYNC110 - another session writes it
+                    await anyio.sleep(POLL_SECONDS)
+            seen.append(shop.value("SELECT status FROM dataflow.runs()"))
+
+    seen: list[str] = []
+    shop.job("true")
+    shop.ready(1)
+    current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
+    engine = FullEngine(current, Declared(current), Orders(current))
+    engine.on_runner, engine.on_wait = lambda _kind: None, lambda _attempt, _applications: None
+    assert anyio.run(partial(service.run, current, engine, once=True)) == 0
+    assert seen == ["WAITS_FOR_SPARK", "RUNNING"]
+    assert shop.outcomes() == ["DONE"]
+
+
+def test_once_waits_for_a_retry_that_is_due_soon(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    again = f"[ -e {tmp_path}/tried ] || {{ touch {tmp_path}/tried; exit 1; }}"
+    shop.job(again, 'max_attempts = 2\nretry_delay = "1s"')
+    shop.ready(1)
+    daemon = start_daemon("--once", wait=False)
+    assert daemon.ended() == 0
+    assert shop.outcomes() == ["FAILED", "DONE"]
+    assert daemon.events("once.left") == []
+
+
+@pytest.mark.parametrize(("delay", "options"), [("1h", []), ("20s", ["--wait", "1s"])])
+def test_once_says_which_retries_it_leaves(
+    shop: Shop, start_daemon: StartDaemon, delay: str, options: list[str]
+) -> None:
+    shop.job("exit 1", f'max_attempts = 2\nretry_delay = "{delay}"')
+    shop.ready(1, 2)
+    daemon = start_daemon("--once", *options, wait=False)
+    assert daemon.ended(seconds=15) == 1
+    [left] = daemon.events("once.left")
+    assert (left["runs"], left["retries"], left["next_retry_seconds"] > 5) == (2, 2, True)
+    assert "--wait" in left["remedy"]
+
+
+def test_once_does_not_wait_without_end_for_a_run_that_asks_for_later(
+    shop: Shop, start_daemon: StartDaemon
+) -> None:
+    shop.job("exit 75", 'retry_delay = "1s"')
+    shop.ready(1)
+    daemon = start_daemon("--once", "--wait", "3s", wait=False)
+    assert daemon.ended(seconds=30) == 1
+    assert 2 <= len(shop.outcomes()) <= 5
+    assert daemon.events("once.left")
+
+
+def test_wait_goes_with_once_and_is_a_length_of_time(settings: Settings) -> None:
+    env = {"DATAFLOW_DATA_DIR": str(settings.data_dir), "HOME": str(settings.data_dir)}
+    for options in (["--wait", "1m"], ["--once", "--wait", "soon"]):
+        refused = run_program("dataflowd", "run", *options, env=env)
+        assert (refused.returncode, "--wait" in refused.stderr or "soon" in refused.stderr) == (2, True)
 
 
 def test_a_lost_notification_delays_a_run_by_at_most_the_poll(shop: Shop, start_daemon: StartDaemon) -> None:

@@ -315,7 +315,7 @@ def told_in_statistics(shop: Shop) -> None:
     nodes = {node["node"]: (node["items"], node["failures"]) for node in stats["nodes"]}
     assert nodes == dict.fromkeys(("amount must be positive", "named", "write loaded"), (ROWS, 0))
     drawn = ok(shop.ctl("stats", "load_customers", "--dag")).splitlines()
-    assert [line.split("  ")[0].lstrip("│▼ ") for line in drawn[1:]] == list(nodes)
+    assert [line.lstrip("│├└─ ").split("  ")[0] for line in drawn[1:]] == list(nodes)
     # Never more than two at a time; a lost one is over when its daemon is found dead.
     [[together]] = shop.world.rows(
         """

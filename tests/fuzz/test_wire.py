@@ -68,6 +68,7 @@ class Runner(Speaker):
     def node(self) -> Any:
         return self.some_of(
             node=self.text,
+            parent=self.text,
             items=self.whole,
             successes=self.whole,
             failures=self.number_,

@@ -189,6 +189,11 @@ person(
 person("delete_runs", "made failed cancelled stopping", lambda s: (DELETE_RUNS, s.world.dataid))
 person("delete_in", "queued made waiting", lambda s: ("SELECT dataflow.delete_chunk({}, {})", *s.inputs[0]))
 person(
+    "unregister_in",
+    "queued made waiting",
+    lambda s: ("SELECT dataflow.unregister({}, ARRAY[{}], 'keep')", *s.inputs[0]),
+)
+person(
     "delete_out",
     "made failed cancelled held",
     lambda s: ("SELECT dataflow.delete_chunk({}, {})", s.world.outputs[0], s.world.dataid),

@@ -347,6 +347,34 @@ async def test_cancelling_while_spark_starts_leaves_nothing(world: World, shop_s
     assert leftovers(shop_settings) == []
 
 
+async def test_an_attempt_says_that_it_waits_for_an_application_and_that_it_has_one(
+    world: World, shop_settings: Settings
+) -> None:
+    async with shop(world, shop_settings.model_copy(update={"slots": 1})) as here:
+        first, second = here.claim("good-1", "good-2")
+        told: list[tuple[int, int | None]] = []
+        changed = anyio.Event()
+
+        def on_wait(attempt: int, applications: int | None) -> None:
+            nonlocal changed
+            told.append((attempt, applications))
+            changed.set()
+            changed = anyio.Event()
+
+        here.engine.on_wait = on_wait
+        async with anyio.create_task_group() as later:
+            async with anyio.create_task_group() as sooner:
+                sooner.start_soon(here.run, first)
+                await changed.wait()
+                later.start_soon(here.run, second)
+                await changed.wait()
+                assert told == [(first.attempt, None), (second.attempt, 1)]
+                sooner.cancel_scope.cancel()
+            while told[-1] != (second.attempt, None):
+                await changed.wait()
+            later.cancel_scope.cancel()
+
+
 async def test_reuse_1_is_a_spark_submit_of_its_own(world: World, shop_settings: Settings) -> None:
     path = shop_settings.flows[0]
     path.write_text(FLOW.replace("max_attempts = 2", "max_attempts = 2\nreuse = 1"))

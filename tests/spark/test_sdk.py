@@ -112,11 +112,11 @@ def in_nodes(ctx: Context) -> None:
 
 def test_a_job_of_nodes_counts_them_in_order_and_names_the_one_that_fails(numbers: DataFrame) -> None:
     ran = run_job(in_nodes, numbers.sparkSession, {"numbers": numbers}, ["out"], params={"divisor": 50})
-    assert [(each["node"], each["items"], each["failures"]) for each in ran.nodes] == [
-        ("even", 50, 0),
-        ("no name", 100, 1),
-        ("halves", 50, 0),
-        ("write out", 5, 0),
+    assert [(each["node"], each["parent"], each["items"], each["failures"]) for each in ran.nodes] == [
+        ("even", None, 50, 0),
+        ("no name", "even", 100, 1),
+        ("halves", None, 50, 0),
+        ("write out", None, 5, 0),
     ]
     assert all(each["seconds"] > 0 for each in ran.nodes if each["node"] != "no name")
     with pytest.raises(AttemptError, match=r"^in node halves: ZeroDivisionError") as raised:

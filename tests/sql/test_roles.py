@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DAY = "2026-01-01"
 OPERATES: list[LiteralString] = [
     "SELECT dataflow.ready('raw', '2026-01-02')",
+    "DO $$ BEGIN PERFORM dataflow.ready('raw', '2026-01-02'); PERFORM dataflow.unregister('raw', '{2026-01-02}', 'keep'); END $$",
     "SELECT dataflow.hold('raw', '2026-01-01', 'bad feed')",
     "SELECT dataflow.release('raw', '2026-01-03')",
     "SELECT dataflow.validated('raw', '2026-01-01')",
@@ -32,9 +33,11 @@ READS: list[LiteralString] = [
     "SELECT * FROM dataflow.five_questions('clean_orders', '2026-01-01')",
     "SELECT * FROM dataflow.history('clean_orders', '2026-01-01')",
     "SELECT * FROM dataflow.status()",
+    "SELECT * FROM dataflow.needs_hand()",
     "SELECT * FROM dataflow.next_inputs('clean_orders')",
     "SELECT * FROM dataflow.affected_runs('raw', '2026-01-01')",
     "SELECT * FROM dataflow.stale",
+    "SELECT * FROM dataflow.preview_ready('raw', '{2026-01-01}')",
     "SELECT jobid, dataid, outcome FROM dataflow.attempt",
     "SELECT * FROM dataflow.event",
     "SELECT * FROM dataflow.sealing_key()",
@@ -64,21 +67,21 @@ FORGES: list[LiteralString] = [
 CALLS = {
     "dataflow_reader": """
         _checked_dataid _described _first_moment _inputs _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
-        _moments _not_given _number _shifted _written_to affected_runs attempts blockers causes chunk_map chunks
+        _moments _not_given _number _shifted _written_to affected_runs attempts blockers causes chunk_grid chunk_map chunks
         data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
-        matches next_inputs next_tick output_dataid overview partitionings period_add period_id
-        period_start plan_flow preview_order prunable quarantine_export quarantine_groups
+        matches needs_hand next_inputs next_tick output_dataid overview partitionings period_add period_id
+        period_start plan_flow preview_order preview_ready prunable quarantine_export quarantine_groups
         quarantine_record quarantined rates required_inputs root_causes run_state runs schema_version sealing_key
         select_chunks select_runs sortkey status trial_order why
     """,
     "dataflow_operator": """
-        cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
+        _withdraw cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
         pause_scopes ready release release_chunks replay resolve resolve_records resubmit seal unresolve
-        set_concurrency shed validated
+        set_concurrency shed unregister validated
     """,
     "dataflow_daemon": """
         cancelled claim claim_run code_version collect expire_daemon finish fold_counters ready
-        register_daemon renew_lease rescue retake retake_attempts serve_jobs settle started stop_daemon tick work_order
+        register_daemon renew_lease rescue retake retake_attempts serve_jobs settle started stop_daemon tick waits work_order
     """,
 }
 # The tables and views, or their columns, that each role may use directly.
@@ -88,7 +91,7 @@ READER_SEES = """
 """
 ATTEMPT_COLUMNS = """
     attempt jobid dataid number tries lost daemon tag forced inputs answers claimed started ended outcome code error retry_at
-    code_hash config_hash usage let_go params
+    code_hash config_hash usage let_go params waits
 """
 DAEMON_COLUMNS = "daemon hostname pid session_pid environment version jobs started lease lease_until stopped"
 USES = {

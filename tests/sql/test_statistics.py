@@ -36,7 +36,7 @@ def stats(shop: World) -> dict[str, Any]:
 def done(daemon: Daemon, attempt: Attempt, rows: int = 4, **details: Any) -> None:
     nodes = [
         {"node": "read", "items": 5, "successes": rows, "failures": 5 - rows, "seconds": 0.5},
-        {"node": "write", "items": rows, "successes": rows, "seconds": 1},
+        {"node": "write", "parent": "read", "items": rows, "successes": rows, "seconds": 1},
     ]
     made = {"loaded": {"rows": rows, "bytes": 100}}
     usage = {"cpu_seconds": 2.5, "seconds": 1.0}
@@ -116,8 +116,24 @@ def test_a_batch_that_is_made_again_is_counted_once_among_the_nodes(shop: World)
     assert [node["items"] for node in stats(shop)["nodes"]] == [15, 12]
     done(daemon, again, rows=5)
     assert stats(shop)["nodes"] == [
-        {"node": "read", "attempts": 3, "items": 15, "successes": 13, "failures": 2, "seconds": 1.5},
-        {"node": "write", "attempts": 3, "items": 13, "successes": 13, "failures": 0, "seconds": 3},
+        {
+            "node": "read",
+            "parent": None,
+            "attempts": 3,
+            "items": 15,
+            "successes": 13,
+            "failures": 2,
+            "seconds": 1.5,
+        },
+        {
+            "node": "write",
+            "parent": "read",
+            "attempts": 3,
+            "items": 13,
+            "successes": 13,
+            "failures": 0,
+            "seconds": 3,
+        },
     ]
     assert stats(shop)["published"]["rows"] == 13
     assert stats(shop)["execution"]["items"] == 17
