@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from dataflowd import formats
-from dataflowd.formats import files
+from dataflowd.formats import files, stored_columns
 from dataflowd.order import Chunk, Dataset, Input, Order, Output
 from dataflowd.runner import execute, protection
 from dataflowd.runner.explain import fault
@@ -144,6 +144,9 @@ def run_job(  # noqa: PLR0913 - all but the first four have defaults
         frames = {name: value for name, value in inputs.items() if not isinstance(value, Path)}
         ctx = Context(order, spark, said, threading.Event(), frames=frames)
         try:
+            for name, source in order.inputs.items():
+                if name not in frames:
+                    stored_columns.check(spark, source.dataset, source.chunks)
             execute.run(ctx, function)
             found = execute.validate(ctx)
         except (Exception, SystemExit) as error:

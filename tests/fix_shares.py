@@ -22,6 +22,7 @@ TOGETHER = {
         "spark/test_row_counts.py",
         "spark/test_runner.py",
         "spark/test_sdk.py",
+        "spark/test_stored_columns.py",
         "spark/test_tables.py",
         "spark/test_try.py",
     },
