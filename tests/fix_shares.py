@@ -17,6 +17,7 @@ TOGETHER = {
     "spark": {
         "hostile/test_footer.py",
         "spark/test_new_flow.py",
+        "spark/test_outside_readers.py",
         "spark/test_partitions.py",
         "spark/test_readme_job.py",
         "spark/test_row_counts.py",
