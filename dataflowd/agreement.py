@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from dataflowd.declared import ScriptFlow
 from dataflowd.faults import AttemptError
-from dataflowd.fixedpath import ATTEMPTS
+from dataflowd.order import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -27,11 +27,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dataflowd import paths
+from dataflowd.order import ATTEMPTS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ATTEMPTS = ".attempts"
 BUSY_SECONDS = 5.0
 AGAIN_SECONDS = 0.05
 

@@ -1,7 +1,7 @@
 """Removes the directories of attempts that nobody needs. The disk is walked, the database decides, the host removes.
 
-A walk finds directories of the form `<chunk>/attempt=<n>` below the locations of datasets, and offers them to
-dataflow.collect in batches; only what comes back is removed. So a directory that reappears, because a runner that was
+A walk finds directories of the form `<chunk>/.attempts/attempt=<n>` below the locations of datasets, or `<chunk>/attempt=<n>`:
+there attempts of 0.1.0 wrote, and those of a fixed path do. It offers them to dataflow.collect in batches; only what comes back is removed. So a directory that reappears, because a runner that was
 believed dead wrote once more, is found by the next walk; each host collects what it can see; and what this database does
 not know stays, for it may be another's. A directory must also be as old as its attempt: one that existed before the
 claim, or was written after the end of an attempt that is known to have ended, bears the number by chance.
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataflowd import fixedpath, paths
 from dataflowd.faults import AttemptError
-from dataflowd.order import attempt_location
+from dataflowd.order import ATTEMPTS, chunk_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -102,7 +102,7 @@ def place(dataset: str, location: str, allowed_roots: Sequence[str]) -> Place | 
         return Skipped(dataset, location, error.message)
     if path is None:
         return Skipped(dataset, location, "is not a path of this host")
-    parts = Path(attempt_location(str(path), "{dataid}", 0)).parent.parts
+    parts = Path(chunk_location(str(path), "{dataid}")).parts
     first = next(number for number, part in enumerate(parts) if "{dataid}" in part)
     fixed = Path(*parts[:first])
     if not os.path.isdir(fixed):  # noqa: PTH112 - a name that is too long is no directory either
@@ -203,7 +203,7 @@ def _not_its_own(modified: float, garbage: Garbage) -> str:
 def _still_shown(garbage: Garbage) -> str:
     """A fixed path follows what is published, and may lag; what was deleted, it need not show any longer."""
     found = garbage.found
-    if found.place.fixed.name != fixedpath.ATTEMPTS:
+    if found.place.fixed.name != ATTEMPTS:
         return ""
     location = str(found.place.fixed.parent)
     if garbage.why == FORGOTTEN:
@@ -240,6 +240,8 @@ def _walk(
         elif dataid is not None and (matched := _ATTEMPT.fullmatch(name)):
             is_half = matched["half"] is not None
             yield Found(each, dataid, int(matched["attempt"]), (*names, name), is_half)
+        elif name == ATTEMPTS and names[-1:] != (ATTEMPTS,):
+            yield from _walk(each, directory / name, [], (*names, name), dataid)
 
 
 def _patterns(each: Place) -> list[re.Pattern[str]]:

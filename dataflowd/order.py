@@ -12,6 +12,8 @@ from typing import Any
 
 from dataflowd import vetting
 
+ATTEMPTS = ".attempts"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Connection:
@@ -188,9 +190,19 @@ def _chunk(document: dict[str, Any]) -> Chunk:
     )
 
 
-def attempt_location(location: str, dataid: str, attempt: int) -> str:
-    """The directory that this attempt alone writes. A {dataid} in the location already tells the chunks apart."""
+def chunk_location(location: str, dataid: str) -> str:
+    """The directory of a chunk that a job makes. A {dataid} in the location already tells the chunks apart."""
     place = location.rstrip("/")
-    if "{dataid}" in place:
-        return f"{place.replace('{dataid}', dataid)}/attempt={attempt}"
-    return f"{place}/dataid={dataid}/attempt={attempt}"
+    return place.replace("{dataid}", dataid) if "{dataid}" in place else f"{place}/dataid={dataid}"
+
+
+def attempt_location(location: str, dataid: str, attempt: int) -> str:
+    """The directory that this attempt alone writes. It lies below one that Spark, Hive, pyarrow and pandas skip.
+
+    Whoever reads the dataset's directory, and not what its manifests name, would otherwise find old versions and failed
+    attempts in it. The attempt's own name has no dot: Hadoop refuses to read a directory that begins with one, even
+    where it is named. Spark takes a name with `=` in it for a column, underscore or not.
+    """
+    chunk = chunk_location(location, dataid)
+    is_hidden = location.rstrip("/").endswith(f"/{ATTEMPTS}")  # the directory behind a fixed path
+    return f"{chunk}/attempt={attempt}" if is_hidden else f"{chunk}/{ATTEMPTS}/attempt={attempt}"

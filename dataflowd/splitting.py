@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dataflowd import partition
-from dataflowd.formats import files
+from dataflowd.formats import files, stored_columns
+from dataflowd.order import Chunk
 from dataflowd.sdk import batches
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 class FileSource:
     def __init__(self, spark: SparkSession, dataset: Dataset, location: str, columns: Sequence[str]) -> None:
+        stored_columns.check(spark, dataset, [Chunk(dataid="", location=location)])
         frame = files.read(spark, dataset, [location])
         self._keys = batches.columns_of(frame, columns)
         self._present = batches.has_key(self._keys)

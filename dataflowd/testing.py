@@ -10,12 +10,13 @@ def test_negative_amounts_are_set_aside(spark):
 
 It goes through the same steps as under the daemon, checks and quarantine included; what the job wrote is read into
 memory, and nothing stays on the disk. A failing job raises as its attempt would have failed (AttemptError). A fixture
-`spark` may be made of `local_spark()`, which brings the Java that dataflowd has found; `load_flow` gives the parameters,
-schemas and checks that a flow file declares.
+`spark` may be made of `local_spark()`, which brings the Java that dataflowd has found. With `flow=load_flow(path)` the job
+has the parameters, schemas, checks and limit of bad records that the flow file declares, as a run of it would.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -26,11 +27,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from dataflowd import formats
-from dataflowd.formats import files
+from dataflowd.engine.compose import with_checks
+from dataflowd.faults import AttemptError
+from dataflowd.formats import files, stored_columns
 from dataflowd.order import Chunk, Dataset, Input, Order, Output
 from dataflowd.runner import execute, protection
 from dataflowd.runner.explain import fault
-from dataflowd.runner.session import end
+from dataflowd.runner.session import NOISY_LOGGERS, end
 from dataflowd.sdk.context import Context
 
 if TYPE_CHECKING:
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from dataflowd.flow import Flow
+    from dataflowd.flow import Flow, Job
     from dataflowd.flow.model import Dataset as Declared
 
 
@@ -114,25 +117,31 @@ def run_job(  # noqa: PLR0913 - all but the first four have defaults
     *,
     params: Mapping[str, Any] | None = None,
     dataid: str = "test",
+    flow: Flow | None = None,
+    job: str | None = None,
     datasets: Mapping[str, Declared] | None = None,
     quarantine: float | None = None,
     resolved: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | None]] = (),
 ) -> Ran:
-    """`inputs`: a DataFrame, or a file that is read as its dataset says. `datasets`: `dataflowd.flow.load(...).datasets`.
+    """`inputs`: a DataFrame, or a file that is read as its dataset says.
+
+    `flow`: of `load_flow`; the job is the one whose code is this function, or `job` where several are. What it declares
+    holds: `params` adds to its parameters, `quarantine` stands for its limit. `datasets`: without a flow, what is known of them.
 
     `resolved`: records of an earlier run's quarantine, each with the columns that a person repaired, or None: dropped.
     """
-    declared = datasets or {}
+    declared = flow.datasets if flow is not None else datasets or {}
+    own = _job_of(flow, function, job) if flow is not None else None
     with TemporaryDirectory(prefix="dataflowd-test-") as directory:
         order = Order(
             attempt=1,
-            jobid=getattr(function, "__name__", "job"),
+            jobid=own.name if own is not None else getattr(function, "__name__", "job"),
             dataid=dataid,
             tag="dataflow-test",
-            params=dict(params or {}),
+            params=(dict(own.params) if own is not None else {}) | dict(params or {}),
             code="",
-            directory="",
-            quarantine=quarantine,
+            directory=str(flow.directory) if flow is not None else "",
+            quarantine=own.quarantine if own is not None and quarantine is None else quarantine,
             inputs={name: _input(name, value, declared) for name, value in inputs.items()},
             outputs={
                 name: Output(dataset=_dataset(name, declared), location=f"{directory}/{name}")
@@ -140,19 +149,66 @@ def run_job(  # noqa: PLR0913 - all but the first four have defaults
             },
             resolved=tuple({"mark": bad["details"]["mark"], "repaired": fix} for bad, fix in resolved),
         )
+        if flow is not None and own is not None:
+            order = with_checks(order, flow, own)
         said = Recorded()
         frames = {name: value for name, value in inputs.items() if not isinstance(value, Path)}
         ctx = Context(order, spark, said, threading.Event(), frames=frames)
-        try:
+        with _explained(frames):
+            for name, source in order.inputs.items():
+                if name not in frames:
+                    stored_columns.check(spark, source.dataset, source.chunks)
             execute.run(ctx, function)
             found = execute.validate(ctx)
-        except (Exception, SystemExit) as error:
-            raise fault(error) from error
         written = {
             name: _in_memory(files.read_back(spark, item.dataset, item.location, item.schema))
             for name, item in ctx.written().items()
         }
     return Ran(written, found["quarantine"], found["checks"], found["nodes"], said.lines)
+
+
+def _job_of(flow: Flow, function: Callable[[Context], Any], name: str | None) -> Job:
+    """The job of a flow that a function is the code of."""
+    own = getattr(function, "__name__", "")
+    found = [
+        job
+        for job in flow.jobs.values()
+        if (job.name == name if name is not None else str(job.code).rpartition(":")[2] == own)
+    ]
+    if len(found) == 1:
+        return found[0]
+    known = f"its jobs are {', '.join(flow.jobs) or 'none'}"
+    if name is not None:
+        raise AttemptError("INVALID_CODE", f"{flow.path} has no job {name!r}", known)
+    raise AttemptError(
+        "INVALID_CODE",
+        f"{flow.path} has {len(found) or 'no'} jobs whose code is {own!r}",
+        f'say which, job="..."; {known}',
+    )
+
+
+@contextmanager
+def _explained(frames: Mapping[str, DataFrame]) -> Iterator[None]:
+    """What goes wrong is said as the attempt would have said it, once, and without the stack of the JVM."""
+    from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415
+
+    loggers = {name: logging.getLogger(name).level for name in NOISY_LOGGERS}
+    for name in loggers:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is raised again
+        told = fault(error)
+        if frames and isinstance(error, AnalysisException) and "_metadata" in told.message.split("\n")[0]:
+            told = AttemptError(
+                told.code,
+                f"the job asks for _metadata, which only rows of files have, and {', '.join(frames)} came as a DataFrame",
+                "give run_job the path of a file for this input",
+            )
+        raise told from (None if isinstance(error, PySparkException) else error)
+    finally:
+        for name, level in loggers.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _input(name: str, value: DataFrame | Path, declared: Mapping[str, Declared]) -> Input:

@@ -288,7 +288,7 @@ SELECT dataflow.resolve(%(jobid)s, %(dataid)s, %(itemids)s::text[], %(resolution
 SELECT dataflow.unresolve(%(jobid)s, %(dataid)s, %(itemids)s::text[]) AS unresolved;
 
 -- quarantine_export: records as they were set aside, for a person to repair
-SELECT * FROM dataflow.quarantine_export(%(jobid)s, %(patterns)s::text[], %(resolved)s);
+SELECT * FROM dataflow.quarantine_for_repair(%(jobid)s, %(patterns)s::text[], %(resolved)s);
 
 -- quarantine_resolve_records: take edited records back
 SELECT dataflow.resolve_records(%(jobid)s, %(records)s::jsonb) AS resolved;

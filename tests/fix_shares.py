@@ -17,11 +17,13 @@ TOGETHER = {
     "spark": {
         "hostile/test_footer.py",
         "spark/test_new_flow.py",
+        "spark/test_outside_readers.py",
         "spark/test_partitions.py",
         "spark/test_readme_job.py",
         "spark/test_row_counts.py",
         "spark/test_runner.py",
         "spark/test_sdk.py",
+        "spark/test_stored_columns.py",
         "spark/test_tables.py",
         "spark/test_try.py",
     },

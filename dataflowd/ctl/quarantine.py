@@ -149,7 +149,7 @@ def export(  # noqa: PLR0913
     """Write records into a file, for a person to repair; `resolve --from-file` takes it back.
 
     Fill in `action` (repair or drop) and `note`, and change the columns of the record. CSV opens in a spreadsheet; JSON
-    (an object a line) also takes records that could not be parsed.
+    is an object a line. A line that could not be parsed stands in `text`; `reason` says which of its columns to fill in.
 
     Examples:
     dataflowctl quarantine export clean_orders --output bad.csv

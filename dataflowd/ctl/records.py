@@ -1,8 +1,9 @@
 """Bad records as a file that a person edits: a line a record, with its columns, and `action` and `note` to fill in.
 
 `action` is empty (not decided yet), `repair` (the record as it stands in the line now) or `drop`. What counts of a repair
-are the columns that differ from the record as it was set aside; an emptied cell of CSV, or null in JSON, is NULL. A record
-that could not be taken apart (it is a text, not columns) is repaired in JSON, by an object in place of the text.
+are the columns that differ from the record as it was set aside; an emptied cell of CSV, or null in JSON, is NULL. Of a record
+that could not be parsed the file has the line itself in `text`, which is only to be read, and its columns as far as Spark
+could read them; `reason` says which are to be filled in. Where nothing is missing, `repair` takes the columns as they stand.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Format = Literal["json", "csv"]
 FIXED = ("dataid", "itemid", "code", "reason", "action", "note")
 PREFIX = "record."
+TEXT = "text"
 ACTIONS = ("", "repair", "drop")
 
 
@@ -46,21 +48,40 @@ def format_of(name: str) -> Format:
 
 
 def text(rows: Sequence[Mapping[str, Any]], form: Format) -> str:
-    lines = [{name: row.get(name) or "" for name in FIXED} | {"record": row["record"]} for row in rows]
+    lines = [{name: row.get(name) or "" for name in FIXED} | _editable(row) for row in rows]
     if form == "json":
         return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    columns = list(dict.fromkeys(name for line in lines for name in _cells(line["record"])))
+    columns = list(dict.fromkeys(name for line in lines for name in _cells(line)))
     written = io.StringIO()
     writer = csv.DictWriter(written, [*FIXED, *columns], restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: line[name] for name in FIXED} | _cells(line["record"]) for line in lines)
+    writer.writerows({name: line[name] for name in FIXED} | _cells(line) for line in lines)
     return written.getvalue()
 
 
-def _cells(record: Any) -> dict[str, str]:
-    if not isinstance(record, dict):
-        return {"record": _cell(record)}
-    return {PREFIX + name: _cell(value) for name, value in record.items()}
+def _editable(row: Mapping[str, Any]) -> dict[str, Any]:
+    record, parsed = row["record"], row.get("parsed")
+    if isinstance(record, dict):
+        return {"record": record}
+    if not parsed:
+        return {"record": record, TEXT: _cell(record)}
+    lacks = _unread(parsed)
+    said = f"fill in {', '.join(lacks)}" if lacks else "repair takes its columns as they stand"
+    return {
+        "reason": f"{row.get('reason') or ''}; {said}".lstrip("; "),
+        "record": parsed,
+        TEXT: _cell(record),
+    }
+
+
+def _unread(parsed: Mapping[str, Any]) -> list[str]:
+    return [name for name, value in parsed.items() if value is None]
+
+
+def _cells(line: Mapping[str, Any]) -> dict[str, str]:
+    text = {TEXT: line[TEXT]} if TEXT in line else {}
+    record = line["record"] if isinstance(line["record"], dict) else {}
+    return text | {PREFIX + name: _cell(value) for name, value in record.items()}
 
 
 def _cell(value: Any) -> str:
@@ -110,7 +131,7 @@ def _csv_lines(content: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def resolutions(lines: Iterable[Line], originals: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """As dataflow.resolve_records takes them; what was not decided is left out."""
-    known = {(row["dataid"], row["itemid"]): row["record"] for row in originals}
+    known = {(row["dataid"], row["itemid"]): row for row in originals}
     decided = []
     for line in lines:
         if not line.action:
@@ -121,29 +142,38 @@ def resolutions(lines: Iterable[Line], originals: Sequence[Mapping[str, Any]]) -
                 f"names record {line.itemid} of {line.dataid}, which the job has not set aside",
                 "export again",
             )
-        resolution = {"reason": line.note} if line.action == "drop" else {"repaired": _repair(line, known)}
+        original = known[line.dataid, line.itemid]
+        resolution = {"reason": line.note} if line.action == "drop" else {"repaired": _repair(line, original)}
         decided.append({"dataid": line.dataid, "itemid": line.itemid, "resolution": resolution})
     return decided
 
 
-def _repair(line: Line, known: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
+def _repair(line: Line, original: Mapping[str, Any]) -> dict[str, Any]:
+    record, parsed = original["record"], original.get("parsed") or {}
     if not isinstance(line.record, dict):
-        raise _wrong(
-            line.number, "repairs a text", 'put an object in its place: "record": {"column": "value"}'
-        )
-    original = known[line.dataid, line.itemid]
-    if not isinstance(original, dict):
-        found = {name: value for name, value in line.record.items() if value != ""}
+        columns = ", ".join(f'"{name}": ...' for name in parsed) or '"column": "value"'
+        raise _wrong(line.number, "repairs a text", f'put an object in its place: "record": {{{columns}}}')
+    if isinstance(record, dict):
+        found = _changed(line.record, record)
+    elif parsed:
+        as_it_stands = {} if _unread(parsed) else dict(parsed)
+        found = _changed(line.record, parsed) or as_it_stands
     else:
-        cells = {name: _cell(value) for name, value in original.items()}
-        found = {
-            name: None if value == "" else value
-            for name, value in line.record.items()
-            if value != original.get(name) and _cell(value) != cells.get(name, "")
-        }
+        found = {name: value for name, value in line.record.items() if value != ""}
     if not found:
-        raise _wrong(line.number, "repairs nothing", "change a column, or drop the record")
+        lacks = "" if isinstance(record, dict) else ", ".join(_unread(parsed))
+        remedy = f"fill in {lacks}" if lacks else "change a column"
+        raise _wrong(line.number, "repairs nothing", f"{remedy}, or drop the record")
     return found
+
+
+def _changed(edited: Mapping[str, Any], original: Mapping[str, Any]) -> dict[str, Any]:
+    cells = {name: _cell(value) for name, value in original.items()}
+    return {
+        name: None if value == "" else value
+        for name, value in edited.items()
+        if value != original.get(name) and _cell(value) != cells.get(name, "")
+    }
 
 
 def _wrong(number: int, what: str, remedy: str) -> NotAllowedError:

@@ -34,10 +34,10 @@ def composed(
             "allowed_hosts": settings.effective_allowed_hosts,
         }
     )
-    return _with_checks(order, flow, job)
+    return with_checks(order, flow, job)
 
 
-def _with_checks(order: Order, flow: Flow, job: Job) -> Order:
+def with_checks(order: Order, flow: Flow, job: Job) -> Order:
     """The checks that this host's flow file adds. Custom ones name code, so that none is taken from the database."""
     inputs = {
         name: replace(source, dataset=replace(source.dataset, custom_checks=()))

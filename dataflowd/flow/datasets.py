@@ -156,6 +156,22 @@ def _check_options(section: Section, dataset: Dataset) -> None:
         formats.read_options(dataset.name, dataset.format, dataset.options)
     except AttemptError as error:
         section.wrong("options", f"cannot be used: {error.message}", error.remedy)
+        return
+    given = {name.lower(): value for name, value in dataset.options.items()}
+    if formats.HEADER_MATCH not in given:
+        return
+    if dataset.columns is None:
+        section.wrong(
+            "options",
+            f"has {formats.HEADER_MATCH}, and the dataset has no schema to compare with",
+            "declare its schema, or leave the option out",
+        )
+    if dataset.format == "csv" and str(given.get("header")).lower() != "true":
+        section.wrong(
+            "options",
+            f"has {formats.HEADER_MATCH}, and the files have no header",
+            "write header = true, or leave the option out",
+        )
 
 
 def _check_host(section: Section, dataset: Dataset, settings: Settings) -> None:

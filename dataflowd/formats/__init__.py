@@ -54,6 +54,14 @@ _VALUES = {
     "encoding": re.compile(r"[A-Za-z0-9][A-Za-z0-9_:.+-]{0,39}"),
     "charset": re.compile(r"[A-Za-z0-9][A-Za-z0-9_:.+-]{0,39}"),
 }
+# How the columns of the files are compared with the declared schema, see dataflowd.formats.stored_columns. Spark never gets it.
+HEADER_MATCH = "header_match"
+_HEADER_MATCHES = {
+    "csv": ("name", "position", "off"),
+    "json": ("name", "off"),
+    "parquet": ("name", "off"),
+    "orc": ("name", "off"),
+}
 
 
 @dataclass(frozen=True)
@@ -122,9 +130,23 @@ def write_options(dataset: str, kind: str, options: Mapping[str, Any]) -> dict[s
     return _allowed(dataset, kind, options, OPTIONS[kind].write)
 
 
+def header_match(dataset: str, kind: str, options: Mapping[str, Any]) -> str:
+    """How files of this format are compared with a declared schema: "name" unless the dataset says otherwise."""
+    given = [value for name, value in options.items() if name.lower() == HEADER_MATCH]
+    known = _HEADER_MATCHES.get(kind, ("off",))
+    if given and given[-1] not in known:
+        raise AttemptError(
+            "INVALID_OPTION",
+            f"dataset {dataset}: the option {HEADER_MATCH} has the value {str(given[-1])!r:.100}",
+            f"for {kind} it is one of {', '.join(known)}",
+        )
+    return str(given[-1]) if given else known[0]
+
+
 def _allowed(dataset: str, kind: str, options: Mapping[str, Any], wanted: frozenset[str]) -> dict[str, str]:
     """One table of options serves reading and writing: each takes its own, and what is neither's is refused."""
-    known = {name.lower(): name for name in OPTIONS[kind].read | OPTIONS[kind].write}
+    own = {HEADER_MATCH} if kind in _HEADER_MATCHES else set()
+    known = {name.lower(): name for name in OPTIONS[kind].read | OPTIONS[kind].write | own}
     for name in options:
         if name.lower() not in known:
             raise AttemptError(
@@ -133,6 +155,7 @@ def _allowed(dataset: str, kind: str, options: Mapping[str, Any], wanted: frozen
                 f"{did_you_mean(name, known.values())}",
                 f"use some of {', '.join(sorted(known.values()))}",
             )
+    header_match(dataset, kind, options)
     chosen = {known[name.lower()]: _text(dataset, name, value) for name, value in options.items()}
     return {name: value for name, value in chosen.items() if name in wanted}
 

@@ -242,6 +242,25 @@ def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
     return path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()), path  # noqa: SLF001 - Spark has no public way
 
 
+def beginning(spark: SparkSession, location: str, size: int) -> bytes | None:
+    """The first bytes of a file, unpacked as its name says; None where Hadoop cannot be asked, or cannot read it."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+
+    jvm: Any = getattr(spark, "_jvm", None)
+    if jvm is None:
+        return None
+    system, path = _hadoop(spark, location)
+    codec = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(system.getConf()).getCodec(path)
+    try:
+        stream = system.open(path)
+        try:
+            return bytes((stream if codec is None else codec.createInputStream(stream)).readNBytes(size))
+        finally:
+            stream.close()
+    except Py4JJavaError:
+        return None  # what is wrong with the file is Spark's to say
+
+
 def _hadoop_listing(spark: SparkSession, location: str) -> list[File]:
     system, root = _hadoop(spark, location)
     prefix = str(system.makeQualified(root).toString()).rstrip("/") + "/"

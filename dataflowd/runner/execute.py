@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dataflowd import allowed, checks, formats, paths, published
 from dataflowd.faults import AttemptError
-from dataflowd.formats import files
+from dataflowd.formats import files, stored_columns
 from dataflowd.masking import mask
 from dataflowd.order import attempt_location
 from dataflowd.runner import afterwards, jobcode
@@ -110,6 +110,7 @@ def _check_input(source: Input, spark: SparkSession) -> None:
             raise published.missing(source.name, chunk)
         if chunk.files is not None:
             published.compare(source.name, chunk.dataid, chunk.files, files.listing(spark, chunk.location))
+    stored_columns.check(spark, source.dataset, source.chunks)
 
 
 def run(ctx: Context, function: Callable[[Context], Any]) -> None:

@@ -38,9 +38,8 @@ def test_a_sample_file_passes_the_checks_of_the_flow(spark: SparkSession) -> Non
         spark,
         {"flowname_raw": HERE / "data" / "raw" / "2026-01-01.csv"},
         ["flowname_clean"],
-        params=flow.jobs["clean_flowname"].params,
         dataid="2026-01-01",
-        datasets=flow.datasets,
+        flow=flow,
     )
     assert all(check["passed"] for check in ran.checks)
     assert {row.day for row in ran.outputs["flowname_clean"].collect()} == {"2026-01-01"}

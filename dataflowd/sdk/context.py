@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from dataflowd import checks as declared_checks
 from dataflowd import formats, paths
 from dataflowd.faults import AttemptError, name_node
-from dataflowd.formats import files
+from dataflowd.formats import files, stored_columns
 from dataflowd.masking import mask, printable
 from dataflowd.nearest import did_you_mean
 from dataflowd.order import Chunk, Input, attempt_location
@@ -242,6 +242,8 @@ class Context:
             )
         output = self.output(name)
         location = self._adoptable(output)
+        if output.dataset.format in formats.FILES:
+            stored_columns.check(self.spark, output.dataset, [Chunk(dataid=self.dataid, location=location)])
         frame = self.stored(output.dataset, location)
         if formats.CORRUPT_COLUMN in frame.columns:
             frame = self._without_broken(Input(dataset=output.dataset, chunks=()), frame)

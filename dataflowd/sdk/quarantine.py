@@ -43,10 +43,12 @@ class Bad:
     record: str
     source: str | None
     mark: str | None = None  # by which the record is known again when its run is repeated
+    parsed: dict[str, Any] | None = None  # of a text: its columns, as far as they could be read
 
     def document(self) -> dict[str, Any]:
         details = {"record": _parsed(self.record), "source": self.source}
         details |= {} if self.mark is None else {"mark": self.mark}
+        details |= {} if self.parsed is None else {"parsed": self.parsed}
         return {"item": self.item, "code": self.code, "reason": self.reason, "details": details}
 
 
@@ -59,13 +61,22 @@ class Sieve:
     reason: str
     watch: Watch
     fetch: Callable[[], str | None] | None = None  # the bad ones, where the watch only counts them
+    columns: tuple[str, ...] = ()  # that a text would have, were it not broken
 
     def seen(self) -> Seen:
         values = self.watch.values()
         rows, bad, dropped = int(values["rows"]), int(values["bad"]), int(values.get("dropped", 0))
         found = values.get("kept") if self.fetch is None else self.fetch() if bad else None
         kept = tuple(
-            Bad(row["item"], self.code, self.reason, row.get("record", ""), row.get("source"), row["mark"])
+            Bad(
+                row["item"],
+                self.code,
+                self.reason,
+                row.get("record", ""),
+                row.get("source"),
+                row["mark"],
+                self._parsed(row.get("whole")),
+            )
             for row in json.loads(found or "[]")
         )
         if len(kept) < min(bad, KEPT):
@@ -75,6 +86,10 @@ class Sieve:
                 "the source was changed while it was read: resubmit the chunk when it is complete",
             )
         return Seen(self.name, rows, bad, dropped, kept)
+
+    def _parsed(self, whole: str | None) -> dict[str, Any] | None:
+        read = {} if whole is None else json.loads(whole)
+        return {name: read.get(name) for name in self.columns} or None
 
 
 @dataclass(frozen=True)
@@ -118,7 +133,12 @@ def unbroken(frame: DataFrame, *, name: str, code: str, reason: str) -> tuple[Si
         return None if row is None else row[0]
 
     good = watch.frame.where(f"{CORRUPT_COLUMN} IS NULL{_and_not_dropped(frame)}")
-    return Sieve(name, code, reason, watch, fetch), good.drop(FILE_COLUMN, DROPPED_COLUMN, CORRUPT_COLUMN)
+    columns = tuple(
+        column for column in frame.columns if column not in {CORRUPT_COLUMN, *repairs.OWN_COLUMNS}
+    )
+    return Sieve(name, code, reason, watch, fetch, columns), good.drop(
+        FILE_COLUMN, DROPPED_COLUMN, CORRUPT_COLUMN
+    )
 
 
 def _dropped(frame: DataFrame) -> list[Column]:
@@ -146,9 +166,11 @@ def _marked(
     source = FILE_COLUMN if FILE_COLUMN in marked.columns else "CAST(NULL AS string)"
     # Without a name of its own a record goes by its content.
     itself = repairs.mark(WHOLE_COLUMN) if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
+    # Cut off it would be no JSON any more.
+    read = f"CASE WHEN length({WHOLE_COLUMN}) <= {2 * RECORD_CHARACTERS} THEN {WHOLE_COLUMN} END AS whole"
     kept = (
         f"struct(left({itself}, {ITEM_CHARACTERS}) AS item, left({record}, {RECORD_CHARACTERS}) AS record, "
-        f"{source} AS source, {repairs.mark(WHOLE_COLUMN)} AS mark)"
+        f"{source} AS source, {repairs.mark(WHOLE_COLUMN)} AS mark{'' if record == WHOLE_COLUMN else f', {read}'})"
     )
     # As one string: ten thousand structures would be pickled one by one.
     return marked, (

@@ -125,8 +125,8 @@ END $$;
 COMMENT ON FUNCTION dataflow.quarantine_groups(text, text, boolean) IS
     'Records that were set aside, by job and reason, most frequent first, each with an example';
 
-CREATE OR REPLACE FUNCTION dataflow.quarantine_export(job text, patterns text[] DEFAULT NULL, with_resolved boolean DEFAULT false) RETURNS TABLE (
-    dataid text, itemid text, code text, reason text, record jsonb, resolution jsonb
+CREATE OR REPLACE FUNCTION dataflow.quarantine_for_repair(job text, patterns text[] DEFAULT NULL, with_resolved boolean DEFAULT false) RETURNS TABLE (
+    dataid text, itemid text, code text, reason text, record jsonb, resolution jsonb, parsed jsonb
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -135,13 +135,24 @@ AS $$
 BEGIN
     PERFORM dataflow._known_job(job);
     RETURN QUERY
-    SELECT q.dataid::text, q.itemid, q.code, q.reason, q.details -> 'record', q.resolution
+    SELECT q.dataid::text, q.itemid, q.code, q.reason, q.details -> 'record', q.resolution, q.details -> 'parsed'
     FROM dataflow.quarantine q
     WHERE q.jobid = job AND (with_resolved OR NOT q.is_resolved)
         AND (patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(q.dataid, p)))
     ORDER BY dataflow.sortkey(q.dataid), q.itemid;
 END $$;
-COMMENT ON FUNCTION dataflow.quarantine_export(text, text[], boolean) IS 'The records that a job set aside, whole, for a person to repair';
+COMMENT ON FUNCTION dataflow.quarantine_for_repair(text, text[], boolean) IS
+    'The records that a job set aside, whole, for a person to repair; of one that could not be parsed its text, and in parsed its columns as far as they could be read';
+
+CREATE OR REPLACE FUNCTION dataflow.quarantine_export(job text, patterns text[] DEFAULT NULL, with_resolved boolean DEFAULT false) RETURNS TABLE (
+    dataid text, itemid text, code text, reason text, record jsonb, resolution jsonb
+)
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT r.dataid, r.itemid, r.code, r.reason, r.record, r.resolution FROM dataflow.quarantine_for_repair(job, patterns, with_resolved) AS r
+$$;
+COMMENT ON FUNCTION dataflow.quarantine_export(text, text[], boolean) IS 'As dataflow.quarantine_for_repair, for dataflowctl of 0.1.0';
 
 CREATE OR REPLACE FUNCTION dataflow.resolve_records(job text, records jsonb) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER

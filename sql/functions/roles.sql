@@ -38,7 +38,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.runs(text, boolean, timestamptz, integer), dataflow.attempts(text, text), dataflow.run_state(text, text),
     dataflow.root_causes(text, text), dataflow.why(text, text), dataflow.blockers(text), dataflow.select_chunks(jsonb),
     dataflow.dataid_range(text), dataflow.lineage(text, text), dataflow.job_stats(text),
-    dataflow.partitionings(text), dataflow.quarantine_groups(text, text, boolean), dataflow.quarantine_export(text, text[], boolean),
+    dataflow.partitionings(text), dataflow.quarantine_groups(text, text, boolean), dataflow.quarantine_export(text, text[], boolean), dataflow.quarantine_for_repair(text, text[], boolean),
     dataflow.quarantined(text, text, boolean, integer), dataflow.quarantine_record(text, text, text), dataflow.prunable(interval)
     TO dataflow_reader;
 

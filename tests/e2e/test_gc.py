@@ -10,6 +10,7 @@ import pytest
 
 from dataflowd import gc
 from dataflowd.errors import EXIT
+from dataflowd.order import attempt_location
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import eventually
 
@@ -42,8 +43,10 @@ def stock(world: World, root: Path) -> World:
     return world
 
 
-def write(root: Path, attempt: Attempt, *, base: str = "out") -> Path:
-    path = root / base / f"dataid={attempt.dataid}" / f"attempt={attempt.attempt}"
+def write(root: Path, attempt: Attempt, *, is_hidden: bool = True) -> Path:
+    """`is_hidden`: where attempts write; those of 0.1.0 wrote beside."""
+    place = Path(attempt_location(f"{root}/out", attempt.dataid, attempt.attempt))
+    path = place if is_hidden else place.parent.parent / place.name
     (path / "deep").mkdir(parents=True)
     (path / "deep" / "part-0").write_text("12345")
     return path
@@ -96,7 +99,7 @@ def test_only_the_dead_are_collected_and_only_after_the_grace(
         str(written["failed"]): "FAILED",
         str(written["returned"]): "RETURNED",
     }
-    left = set(root.glob("out/*/*"))
+    left = set(root.glob("out/**/attempt=*"))
     assert left == {other, *(written[dataid] for dataid in ("unstarted", "live", "done", "lost"))}
 
     # A runner that was believed dead writes once more, twice.
@@ -126,6 +129,21 @@ def test_a_superseded_version_goes_when_its_time_is_over_and_nobody_reads_it(
     assert stock.value("SELECT collected FROM dataflow.manifest WHERE version = 1") is None
     assert collected(run_ctl, env=NO_RETENTION) == {str(first): "SUPERSEDED"}
     assert stock.value("SELECT collected FROM dataflow.manifest WHERE version = 1") is not None
+
+
+def test_what_lies_where_0_1_0_wrote_is_collected_too(stock: World, root: Path, run_ctl: RunCtl) -> None:
+    daemon = stock.daemon()
+    stock.do("SELECT dataflow.pause('job:use')")
+    stock.ready("raw", "failed", "kept", "again")
+    attempts = {attempt.dataid: attempt for attempt in daemon.claim()}
+    beside = {dataid: write(root, attempt, is_hidden=False) for dataid, attempt in attempts.items()}
+    daemon.fail(attempts["failed"], started=BEGAN)
+    for dataid in ("kept", "again"):
+        daemon.finish(attempts[dataid], started=BEGAN, outputs={"out": {"location": str(beside[dataid])}})
+    new = publish(stock, daemon, root, "again")
+    gone = collected(run_ctl, "--grace", "0s", env=NO_RETENTION)
+    assert gone == {str(beside["failed"]): "FAILED", str(beside["again"]): "SUPERSEDED"}
+    assert (beside["kept"].is_dir(), new.is_dir()) == (True, True)
 
 
 def test_what_was_deleted_is_collected(stock: World, root: Path, run_ctl: RunCtl) -> None:
@@ -167,13 +185,16 @@ def test_no_link_is_followed_and_no_root_is_left(
     outside = tmp_path / "outside"
     (outside / "precious").mkdir(parents=True)
     daemon = stock.daemon()
-    stock.ready("raw", "inside", "chunk", "attempt")
+    stock.ready("raw", "inside", "chunk", "attempt", "hidden")
     attempts = {attempt.dataid: attempt for attempt in daemon.claim()}
     daemon.fail(*attempts.values(), started=BEGAN)
     inside = write(root, attempts["inside"])
     (inside / "link").symlink_to(outside)
     target = write(outside, attempts["chunk"])
-    (root / "out" / "dataid=chunk").symlink_to(target.parent)
+    (root / "out" / "dataid=chunk").symlink_to(target.parent.parent)
+    hidden = write(outside, attempts["hidden"])
+    (root / "out" / "dataid=hidden").mkdir()
+    (root / "out" / "dataid=hidden" / hidden.parent.name).symlink_to(hidden.parent)
     (root / "out" / "dataid=attempt").mkdir()
     (root / "out" / "dataid=attempt" / f"attempt={attempts['attempt'].attempt}").symlink_to(
         outside / "precious"
@@ -181,6 +202,7 @@ def test_no_link_is_followed_and_no_root_is_left(
     assert collected(run_ctl, "--grace", "0s") == {str(inside): "FAILED"}
     assert (outside / "precious").is_dir()
     assert target.is_dir()
+    assert hidden.is_dir()
 
     stock.do("UPDATE dataflow.dataset SET location = %s WHERE datasetid = 'out'", str(outside / "out"))
     answer = asked(run_ctl, "gc", "--grace", "0s", "--dry-run")
@@ -217,8 +239,8 @@ def test_the_daemon_collects_by_itself_also_where_the_dataid_stands_inside_the_p
     publish(stock, daemon, root, "d1")
     [attempt] = daemon.claim()
     daemon.fail(attempt, started=BEGAN)
-    dead = root / "by_day" / "d1" / "used-d1" / f"attempt={attempt.attempt}"
-    other = root / "by_day" / "d2" / "used-d1" / f"attempt={attempt.attempt}"
+    dead = Path(attempt_location(f"{root}/by_day/{{dataid}}/used-{{dataid}}", "d1", attempt.attempt))
+    other = root / "by_day" / "d2" / "used-d1" / dead.parent.name / dead.name
     dead.mkdir(parents=True)
     other.mkdir(parents=True)
     daemon.connection.close()

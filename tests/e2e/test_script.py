@@ -154,7 +154,7 @@ def test_a_script_finds_what_it_expects_byte_for_byte_and_publishes_what_it_writ
     scripts.arrive("1")
     assert scripts.run() == 0, scripts.attempt()
     attempt = scripts.attempt()
-    made = scripts.root / "clean" / "dataid=1" / f"attempt={attempt['attempt']}"
+    made = scripts.root / "clean" / "dataid=1" / ".attempts" / f"attempt={attempt['attempt']}"
     seen = dict(
         pair.split("=", 1)
         for pair in (scripts.directory / "seen.env").read_bytes().decode().rstrip("\0").split("\0")
@@ -398,7 +398,7 @@ def test_jobs_run_as_another_user_and_get_passwords_by_a_key_that_stays_roots(re
     daemon = reachable.start("--once", wait=False, env=ALLOWED | {"DATAFLOW_RUNNER_USER": "nobody"})
     assert daemon.ended() == 0, reachable.attempt()
     assert reachable.log().splitlines() == ["nobody", pwd.getpwnam("nobody").pw_dir]
-    made = reachable.root / "clean" / "dataid=1" / f"attempt={reachable.attempt()['attempt']}"
+    made = reachable.root / "clean" / "dataid=1" / ".attempts" / f"attempt={reachable.attempt()['attempt']}"
     assert (made / "part").owner() == "nobody"
 
 

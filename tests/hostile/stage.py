@@ -320,6 +320,7 @@ def _furnish(directory: Path, settings: Settings, connection: psycopg.Connection
     for path in (
         root / "raw",
         outside / "dataid=d1" / "attempt=1",
+        outside / "dataid=d1" / ".attempts" / "attempt=1",
         outside / ".attempts" / "dataid=d1" / "attempt=1",
     ):
         path.mkdir(parents=True)

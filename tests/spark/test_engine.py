@@ -243,7 +243,11 @@ async def test_warm_runners_execute_publish_and_tell_every_mistake(
         location = Path(manifest["location"])
         assert (
             location
-            == Path(here.settings.effective_root) / "out" / "dataid=good-1" / f"attempt={good.attempt}"
+            == Path(here.settings.effective_root)
+            / "out"
+            / "dataid=good-1"
+            / ".attempts"
+            / f"attempt={good.attempt}"
         )
         assert sizes(location) == {file["path"]: file["bytes"] for file in manifest["files"]}
         assert [item["details"]["record"] for item in good.quarantine] == ["x,eve"]

@@ -174,7 +174,7 @@ async def held(path: Path) -> None:
 
 
 def directories(settings: Settings) -> set[str]:
-    return {str(path) for path in Path(settings.effective_root).glob("out/*/*")}
+    return {str(path) for path in Path(settings.effective_root).glob("out/*/.attempts/*")}
 
 
 def kill(pids: list[int]) -> None:

@@ -17,10 +17,14 @@ from dataflowd.flow.model import Dataset
 from dataflowd.runner import afterwards, jobcode
 from dataflowd.sdk import quarantine as sieves
 from dataflowd.settings import Settings
-from dataflowd.testing import run_job
+from dataflowd.testing import Ran, run_job
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import DataFrame, SparkSession
+
+    from dataflowd.flow import Flow
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart"
 RAW = """order_id,customer,amount,ordered_at
@@ -714,3 +718,105 @@ def test_mistakes_of_job_code_are_told_to_their_author(  # noqa: PLR0913, PLR091
     assert says in str(told.value)
     assert "/sdk/" not in str(told.value)
     assert (f"in {function.__name__}" in str(told.value)) == has_frame
+
+
+SHOP = """
+[flow]
+name = "shop"
+[dataset.raw]
+format = "csv"
+location = "{root}/raw/{dataid}.csv"
+schema = "id int, amount int"
+options = { header = true }
+[dataset.orders]
+location = "{root}/orders"
+[job.take]
+python = "shop_jobs:take"
+inputs = ["raw"]
+outputs = ["orders"]
+quarantine = 1
+params = { least = 0 }
+[job.take.checks]
+unique = ["id"]
+max_rows = 100
+[job.take_again]
+python = "shop_jobs:take_again"
+inputs = ["raw"]
+outputs = ["copies"]
+[dataset.copies]
+location = "{root}/copies"
+"""
+SHOP_JOBS = """
+from dataflowd import job
+
+@job
+def take(ctx):
+    good = ctx.quarantine(ctx.read("raw"), unless=f"amount > {ctx.params['least']}", item="id")
+    ctx.write("orders", good)
+
+def take_again(ctx):
+    ctx.write("copies", ctx.read("raw"))
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Flow]:
+    (tmp_path / "flow.toml").write_text(SHOP)
+    (tmp_path / "shop_jobs.py").write_text(SHOP_JOBS)
+    yield dataflowd.flow.load(tmp_path / "flow.toml", Settings(data_dir=tmp_path))
+    if str(tmp_path) in sys.path:
+        sys.path.remove(str(tmp_path))
+    sys.modules.pop("shop_jobs", None)
+
+
+def test_a_test_with_the_flow_has_its_parameters_limit_and_checks(
+    spark: SparkSession, tmp_path: Path, shop: Flow
+) -> None:
+    take = jobcode.named("shop_jobs:take", str(tmp_path))
+
+    def ran(*records: tuple[int, int], **more: Any) -> Ran:
+        raw = spark.createDataFrame(records, "id int, amount int")
+        return run_job(take, spark, {"raw": raw}, ["orders"], flow=shop, **more)
+
+    good = ran((1, 5), (2, -1))
+    assert [row.id for row in good.outputs["orders"].collect()] == [1]
+    assert [check["name"] for check in good.checks] == ["max_rows", "unique(id)"]
+    with pytest.raises(AttemptError, match="2 of 3 records are bad, and the job allows 1") as refused:
+        ran((1, 5), (2, -1), (3, -1))
+    assert refused.value.code == "QUARANTINE_LIMIT"
+    assert len(ran((1, 5), (2, -1), (3, -1), quarantine=2).quarantine) == 2
+    assert len(ran((1, 5), (2, 6), params={"least": 5}).quarantine) == 1
+    with pytest.raises(AttemptError, match="unique") as refused:
+        ran((1, 5), (1, 6))
+    assert refused.value.code == "CHECK_FAILED"
+
+
+def test_a_test_says_which_job_of_the_flow_it_lacks(spark: SparkSession, tmp_path: Path, shop: Flow) -> None:
+    raw = {"raw": spark.createDataFrame([(1, 5)], "id int, amount int")}
+    with pytest.raises(AttemptError, match=r"has no jobs whose code is 'forward'.*"):
+        run_job(forward, spark, raw, ["orders"], flow=shop)
+    with pytest.raises(AttemptError, match=r"flow\.toml has no job 'tke'"):
+        run_job(forward, spark, raw, ["orders"], flow=shop, job="tke")
+    again = jobcode.named("shop_jobs:take_again", str(tmp_path))
+    assert run_job(again, spark, raw, ["copies"], flow=shop, job="take_again").outputs["copies"].count() == 1
+
+
+def test_metadata_of_a_frame_is_one_short_error_and_nothing_else(
+    spark: SparkSession, numbers: DataFrame, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def asks(ctx: Context) -> None:
+        ctx.write("out", ctx.read("numbers").selectExpr("id", "_metadata.file_path AS file"))
+
+    def judges(ctx: Context) -> None:
+        ctx.write("out", ctx.quarantine(ctx.read("numbers"), unless="name IS NOT NULL", item="id"))
+
+    with pytest.raises(AttemptError) as refused:
+        run_job(asks, spark, {"numbers": numbers}, ["out"])
+    assert refused.value.code == "JOB_FAILED"
+    assert "asks for _metadata, which only rows of files have, and numbers came as a DataFrame" in str(
+        refused.value
+    )
+    assert (refused.value.__cause__, refused.value.__suppress_context__) == (None, True)
+    # Our own question for the file of a bad record is answered no, and nobody has to read about it.
+    assert len(run_job(judges, spark, {"numbers": numbers}, ["out"]).quarantine) == 1
+    assert "_metadata" not in "".join(capfd.readouterr())

@@ -151,7 +151,9 @@ def test_a_sql_job_and_a_failing_check_are_told_to_a_person(
 ) -> None:
     daemon = world.daemon()
     [attempt] = [each for each in daemon.claim() if each.run == ("work", "d1")]
-    published = Path(settings.effective_root) / "out" / "dataid=d1" / f"attempt={attempt.attempt}"
+    published = (
+        Path(settings.effective_root) / "out" / "dataid=d1" / ".attempts" / f"attempt={attempt.attempt}"
+    )
     published.mkdir(parents=True)
     (published / "part-0.csv").write_text("".join(f"{n},name{n}\n" for n in range(100)))
     files = [{"path": "part-0.csv", "bytes": (published / "part-0.csv").stat().st_size}]

@@ -70,7 +70,7 @@ CALLS = {
         _moments _not_given _number _shifted _written_to affected_runs attempts blockers causes chunk_grid chunk_map chunks
         data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
         matches needs_hand next_inputs next_tick output_dataid overview partitionings period_add period_id
-        period_start plan_flow preview_order preview_ready prunable quarantine_export quarantine_groups
+        period_start plan_flow preview_order preview_ready prunable quarantine_export quarantine_for_repair quarantine_groups
         quarantine_record quarantined rates required_inputs root_causes run_state runs schema_version sealing_key
         select_chunks select_runs sortkey status trial_order why
     """,

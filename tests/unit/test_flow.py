@@ -162,6 +162,26 @@ def test_ten_mistakes_are_all_reported_with_their_lines(host: Settings) -> None:
             "10: dataset.c.options has an array at 'x'",
         ),
         (
+            "[dataset.c]\nformat = 'csv'\nlocation = '{root}/c'\nschema = 'id int'\noptions = {header = true, header_match = 'names'}",
+            "12: dataset.c.options cannot be used: .*header_match has the value 'names'; .*name, position, off",
+        ),
+        (
+            "[dataset.c]\nformat = 'json'\nlocation = '{root}/c'\nschema = 'id int'\noptions = {header_match = 'position'}",
+            "12: dataset.c.options cannot be used: .*'position'; for json it is one of name, off",
+        ),
+        (
+            "[dataset.c]\nformat = 'csv'\nlocation = '{root}/c'\nschema = 'id int'\noptions = {header_match = 'name'}",
+            "12: dataset.c.options has header_match, and the files have no header; write header = true",
+        ),
+        (
+            "[dataset.c]\nformat = 'csv'\nlocation = '{root}/c'\noptions = {header = true, header_match = 'name'}",
+            "11: dataset.c.options has header_match, and the dataset has no schema",
+        ),
+        (
+            "[dataset.c]\nformat = 'text'\nlocation = '{root}/c'\noptions = {header_match = 'off'}",
+            "11: dataset.c.options cannot be used: .*takes no option 'header_match'",
+        ),
+        (
             "[dataset.c]\nlocation = '{root}/c'\ndescription = 'a\\u0000'\ndatabase = \"a\\u0000\"",
             "11: .*NUL",
         ),

@@ -17,6 +17,15 @@ def test_one_table_of_options_serves_reading_and_writing() -> None:
     assert formats.write_options("raw", "csv", options) == {"header": "true", "quoteAll": "false", "sep": ";"}
 
 
+def test_how_columns_are_compared_is_no_option_of_sparks() -> None:
+    options = {"header": True, "Header_Match": "position"}
+    assert formats.read_options("raw", "csv", options) == {"header": "true"}
+    assert formats.header_match("raw", "csv", options) == "position"
+    assert formats.header_match("raw", "parquet", {}) == "name"
+    with pytest.raises(AttemptError, match="header_match has the value 'x'"):
+        formats.write_options("raw", "parquet", {"header_match": "x"})
+
+
 @pytest.mark.parametrize("name", ["mode", "path", "inferSchema", "columnNameOfCorruptRecord", "headers"])
 def test_an_option_that_is_not_listed_is_refused(name: str) -> None:
     with pytest.raises(AttemptError, match="takes no option") as refused:

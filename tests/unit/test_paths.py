@@ -57,5 +57,8 @@ def test_a_bucket_is_allowed_by_its_own_root(tmp_path: Path) -> None:
 
 
 def test_every_attempt_has_a_directory_of_its_own() -> None:
-    assert attempt_location("/data/orders", "2026-01-01", 7) == "/data/orders/dataid=2026-01-01/attempt=7"
-    assert attempt_location("/data/{dataid}/orders", "x", 7) == "/data/x/orders/attempt=7"
+    hidden = "/data/orders/dataid=2026-01-01/.attempts/attempt=7"
+    assert attempt_location("/data/orders", "2026-01-01", 7) == hidden
+    assert attempt_location("/data/{dataid}/orders/", "x", 7) == "/data/x/orders/.attempts/attempt=7"
+    behind = "/data/orders/.attempts/dataid=x/attempt=7"  # a fixed path, which has its own hidden directory
+    assert attempt_location("/data/orders/.attempts", "x", 7) == behind

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import csv
+import io
+import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dataflowd.ctl import records
 from dataflowd.errors import NotAllowedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -46,6 +52,60 @@ def test_a_record_that_could_not_be_parsed_is_replaced_by_an_object() -> None:
         decided(content, "json")
     [only] = decided(content.replace('"1;2;3"', '{"id": 2, "amount": 3}'), "json")
     assert only["resolution"] == {"repaired": {"id": 2, "amount": 3}}
+
+
+PARSED: dict[str, Any] = {
+    "dataid": "d1",
+    "itemid": "3",
+    "code": "MALFORMED",
+    "reason": "does not fit the schema of raw",
+    "record": "4,eve,xx",
+    "parsed": {"id": 4, "name": "eve", "amount": None},
+}
+
+
+def edited(form: records.Format, record: Mapping[str, Any], **cells: str) -> list[dict[str, Any]]:
+    """The export of a record with cells filled in, as it is taken back."""
+    content = records.text([record], form)
+    if form == "csv":
+        reader = csv.DictReader(io.StringIO(content))
+        [line] = reader
+        written = io.StringIO()
+        writer = csv.DictWriter(written, reader.fieldnames or [])
+        writer.writeheader()
+        writer.writerow(
+            line | {f"record.{name}": value for name, value in cells.items()} | {"action": "repair"}
+        )
+        content = written.getvalue()
+    else:
+        line = json.loads(content)
+        content = json.dumps(line | {"record": line["record"] | cells, "action": "repair"})
+    return [one["resolution"] for one in records.resolutions(records.parsed(content, form), [record])]
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_line_that_could_not_be_parsed_has_columns_to_fill_in(form: records.Format) -> None:
+    content = records.text([PARSED], form)
+    assert "does not fit the schema of raw; fill in amount" in content
+    assert "4,eve,xx" in content
+    assert edited(form, PARSED, amount="5.5") == [{"repaired": {"amount": "5.5"}}]
+    with pytest.raises(NotAllowedError, match="repairs nothing") as refused:
+        edited(form, PARSED)
+    assert refused.value.remedy == "fill in amount, or drop the record"
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_line_with_too_much_is_taken_as_its_columns_stand(form: records.Format) -> None:
+    more = PARSED | {"record": "4,eve,1,more", "parsed": {"id": 4, "name": "eve", "amount": 1}}
+    assert "repair takes its columns as they stand" in records.text([more], form)
+    assert edited(form, more) == [{"repaired": {"id": 4, "name": "eve", "amount": 1}}]
+
+
+def test_an_object_in_place_of_a_text_is_told_its_columns() -> None:
+    line = {"dataid": "d1", "itemid": "3", "action": "repair", "record": "4,eve,5"}
+    with pytest.raises(NotAllowedError, match="repairs a text") as refused:
+        records.resolutions(records.parsed(json.dumps(line), "json"), [PARSED])
+    assert '{"id": ..., "name": ..., "amount": ...}' in refused.value.remedy
 
 
 def test_a_dropped_record_keeps_the_note() -> None:

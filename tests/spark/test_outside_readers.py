@@ -1,0 +1,97 @@
+"""Who reads a dataset's directory and asks no database finds what is current, or nothing: never two versions at once."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pandas as pd  # type: ignore[import-untyped] # it ships no type information
+import pyarrow.dataset as arrow
+import pytest
+from pyarrow import parquet
+from pyspark.errors import AnalysisException
+
+from dataflowd import fixedpath
+from dataflowd.order import ATTEMPTS, Chunk, Dataset, Input, Order, Output
+from dataflowd.runner.execute import execute
+from dataflowd.testing import Recorded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+SCHEMA = "id bigint"
+
+
+def make(  # noqa: PLR0913, PLR0917
+    spark: SparkSession, root: Path, dataid: str, attempt: int, rows: int, location: str
+) -> str:
+    """An attempt on a chunk, and where its manifest says that the version is."""
+    raw = root / "raw" / f"{dataid}-{attempt}"
+    spark.range(rows).coalesce(1).write.parquet(str(raw))
+    order = Order(
+        attempt=attempt,
+        jobid="copy",
+        dataid=dataid,
+        tag="dataflow-test",
+        code="dataflowd.jobs:copy",
+        directory="",
+        inputs={"raw": Input(dataset=Dataset(name="raw"), chunks=(Chunk(dataid=dataid, location=str(raw)),))},
+        outputs={"out": Output(dataset=Dataset(name="out"), location=location)},
+        allowed_roots=(str(root),),
+    )
+    result = execute(order, spark, Recorded(), threading.Event())
+    assert result["outcome"] == "DONE", result["error"]
+    # What was published is an input for the next job, wherever it lies.
+    manifest = result["outputs"]["out"]
+    chunk = Chunk(dataid=dataid, location=manifest["location"], files=tuple(manifest["files"]), rows=rows)
+    published = Input(dataset=Dataset(name="out", columns=SCHEMA), chunks=(chunk,))
+    again = Output(dataset=Dataset(name="copy"), location=str(root / "copies"))
+    copied = replace(order, inputs={"out": published}, outputs={"copy": again})
+    assert execute(copied, spark, Recorded(), threading.Event())["outputs"]["copy"]["rows"] == rows
+    return str(manifest["location"])
+
+
+@pytest.mark.parametrize("below", ["", "/{dataid}"])
+def test_a_plain_read_of_a_dataset_finds_no_attempt(spark: SparkSession, tmp_path: Path, below: str) -> None:
+    place = tmp_path / "out"
+    made = {
+        (dataid, attempt): make(spark, tmp_path, dataid, attempt, rows, f"{place}{below}")
+        for dataid, attempt, rows in (("d1", 1, 3), ("d1", 2, 4), ("d2", 3, 5))
+    }
+    with pytest.raises(AnalysisException, match="UNABLE_TO_INFER_SCHEMA"):
+        spark.read.parquet(str(place))
+    assert spark.read.schema(SCHEMA).parquet(str(place)).count() == 0
+    assert spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(str(place)).count() == 0
+    assert spark.read.text(str(place)).count() == 0
+    assert spark.sparkContext.textFile(f"{place}/*").count() == 0  # Hadoop's own reader
+    assert parquet.read_table(place).num_rows == 0
+    assert len(pd.read_parquet(place)) == 0
+    assert arrow.dataset(place, partitioning="hive").count_rows() == 0
+    # No reader with patterns of its own finds them where chunks are, or would be.
+    assert not [*place.glob("*.parquet"), *place.glob("*/*.parquet"), *place.glob("dataid=*/attempt=*")]
+
+    current = [made["d1", 2], made["d2", 3]]
+    assert spark.read.parquet(*current).count() == 9
+    assert sum(len(pd.read_parquet(one)) for one in current) == 9
+    assert arrow.dataset([arrow.dataset(one) for one in current]).count_rows() == 9
+    assert (
+        spark.sparkContext.binaryFiles(current[0]).count() == 1
+    )  # which begins with no dot: Hadoop would skip it
+
+
+def test_a_plain_read_of_fixed_paths_is_what_is_published(spark: SparkSession, tmp_path: Path) -> None:
+    place = tmp_path / "out"
+    for dataid, attempt, rows in (("d1", 1, 3), ("d1", 2, 4), ("d2", 3, 5)):
+        location = make(spark, tmp_path, dataid, attempt, rows, f"{place}/{ATTEMPTS}")
+        assert fixedpath.turn(str(place), dataid, location)
+    make(spark, tmp_path, "d2", 4, 6, f"{place}/{ATTEMPTS}")  # not published yet, or never
+    found = spark.read.parquet(str(place))
+    counted = {row["dataid"]: row["count"] for row in found.groupBy("dataid").count().collect()}
+    assert counted == {"d1": 4, "d2": 5}
+    assert parquet.read_table(place).num_rows == 9
+    assert len(pd.read_parquet(place)) == 9
+    assert arrow.dataset(place, partitioning="hive").count_rows() == 9
+    assert len(list(place.glob("dataid=*/*.parquet"))) == 2
