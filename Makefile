@@ -9,6 +9,7 @@ WORKERS ?= 2
 SEED ?=
 OSV ?=
 # Whatever comes from outside is compared with the hashes in .ci/, which name all there is, and no build fetches anything itself.
+INSTALL := PYTHON=$(PYTHON) .ci/install $(VENV)
 PIP := -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
 LOCKED := $(PIP) --require-hashes --requirement
 COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-annotate
@@ -17,13 +18,14 @@ COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --n
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
-$(VENV)/installed: pyproject.toml .ci/build.txt .ci/constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("dataflowd needs Python 3.11 or newer; set PYTHON=") if sys.version_info < (3, 11) else None'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python $(LOCKED) .ci/build.txt
-	$(BIN)/python $(LOCKED) .ci/constraints.txt
-	$(BIN)/python $(PIP) --editable .
-	touch $@
+# The demo needs neither tests nor linters; what has them has all that the demo needs.
+$(VENV)/runs: pyproject.toml .ci/install .ci/build.txt .ci/demo.txt
+	@$(INSTALL) "what the demo needs: PySpark, Java, Postgres, 1.1 GB" .ci/build.txt .ci/demo.txt
+	@touch $@
+
+$(VENV)/installed: pyproject.toml .ci/install .ci/build.txt .ci/constraints.txt
+	@$(INSTALL) "all that tests, linters, benches and the demo need, 1.4 GB" .ci/build.txt .ci/constraints.txt
+	@touch $(VENV)/runs $@
 
 # Of their own: what they need is nothing for the environment that tests run in.
 $(TOOLS)/installed: .ci/release.txt
@@ -33,7 +35,7 @@ $(TOOLS)/installed: .ci/release.txt
 
 tools: $(TOOLS)/installed
 
-install: $(VENV)/installed  ## .venv with everything that tests and the demo need
+install: $(VENV)/installed ## .venv with everything that tests and the demo need
 
 # Daemons and JVMs of two tests share two cores: one that fails beside another is asked again alone, and both are told.
 test: install    ## all tests, by two processes; WORKERS=n for others, 0 for none beside pytest itself
@@ -51,8 +53,8 @@ format: install  ## let ruff repair what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: install    ## the quickstart on embedded Postgres and Java: runs, fails, is explained and repaired
-	$(BIN)/dataflowd demo
+demo: $(VENV)/runs ## the quickstart on embedded Postgres and Java: runs, fails, is explained and repaired
+	@$(BIN)/dataflowd demo
 
 example: install ## run an example; NAME=migration, shell, cluster or weekend
 	@test -f examples/$(NAME)/run.py || { echo 'say which: make example NAME=migration, shell, cluster or weekend'; exit 2; }
@@ -69,6 +71,7 @@ chaos: install   ## let operations meet in every order; then break a real pipeli
 lock: install tools ## renew the files of versions and hashes in .ci/ from pyproject.toml
 	$(COMPILE) --upgrade --all-extras -o .ci/constraints.txt pyproject.toml
 	$(COMPILE) --upgrade --constraint .ci/constraints.txt -o .ci/runtime.txt pyproject.toml
+	$(COMPILE) --upgrade --constraint .ci/constraints.txt --extra embedded -o .ci/demo.txt pyproject.toml
 	$(COMPILE) --upgrade --constraint .ci/constraints.txt --group build -o .ci/build.txt
 	$(COMPILE) --upgrade --constraint .ci/constraints.txt --group release -o .ci/release.txt
 

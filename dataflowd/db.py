@@ -8,6 +8,7 @@ hint as the remedy.
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, LiteralString
 
@@ -28,7 +29,7 @@ from dataflowd.errors import (
 from dataflowd.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from dataflowd.settings import Settings
 
@@ -132,13 +133,27 @@ def query(name: str) -> LiteralString:
     return sqlfiles.query(name)
 
 
-def dsn(settings: Settings) -> str:
-    """The configured database or, without one, the embedded Postgres, started if need be."""
+def dsn(settings: Settings, tell: Callable[[str], None] | None = None) -> str:
+    """The configured database or, without one, the embedded Postgres, started if need be.
+
+    `tell` hears, before it happens, what root may not expect of that: a place, and an account. Without it stderr does.
+    """
     if settings.dsn is not None:
         return settings.dsn.get_secret_value()
     from dataflowd.embedded import postgres  # noqa: PLC0415 - only those without a DSN pay for it
 
-    return postgres.ensure_running(settings.data_dir)
+    def told(line: str) -> None:
+        (tell or _say)(
+            f"{line}; all data goes to {settings.data_dir} (DATAFLOW_DATA_DIR names another place)"
+        )
+
+    return postgres.ensure_running(settings.data_dir, told)
+
+
+def _say(line: str) -> None:
+    """Beside what a command prints."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 def parameters(dsn: str, settings: Settings, application: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from dataflowd.nearest import did_you_mean
 ENV_PREFIX = "DATAFLOW_"
 CONFIG_VARIABLE = "DATAFLOW_CONFIG"
 SYSTEM_CONFIG = Path("/etc/dataflowd/config.toml")
+ROOT_DATA_DIR = Path("/var/lib/dataflowd")
 PATHS = (
     "data_dir",
     "root",
@@ -43,7 +44,7 @@ PATHS = (
 def default_data_dir() -> Path:
     """Root's home is closed to the unprivileged account that Postgres insists on, so root uses the system's place."""
     if os.geteuid() == 0:
-        return Path("/var/lib/dataflowd")
+        return ROOT_DATA_DIR
     base = _user_dir("XDG_DATA_HOME", ".local/share")
     if base is None:
         raise InvalidSettingsError(

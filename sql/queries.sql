@@ -56,6 +56,38 @@ SELECT name, checksum FROM dataflow.migration;
 INSERT INTO dataflow.migration (name, checksum) VALUES (%(name)s, %(checksum)s)
 ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied = now();
 
+-- copy_snapshot: all that is read from here on is of one moment
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
+
+-- copy_patience: a million rows take longer than a call of a command may
+SET LOCAL statement_timeout = '6h';
+
+-- copy_tables: the tables that a copy of this database consists of, the columns that can be written, and the tables that have to be there before
+SELECT c.relname::text,
+    ARRAY(SELECT a.attname::text FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum),
+    ARRAY(SELECT r.relname::text FROM pg_constraint k JOIN pg_class r ON r.oid = k.confrelid
+        WHERE k.conrelid = c.oid AND k.contype = 'f' AND k.confrelid <> c.oid ORDER BY r.relname)
+FROM pg_class c
+WHERE c.relnamespace = to_regnamespace('dataflow') AND c.relkind = 'r' AND c.relname <> 'migration'
+ORDER BY c.relname;
+
+-- copy_daemons: who still works on this database
+SELECT daemon, lease_until::text FROM dataflow.daemons WHERE state IN ('ALIVE', 'IDLE') ORDER BY daemon;
+
+-- copy_occupied: what is in a database that a copy would replace; nothing but what `dataflowctl init` has made is free to be
+SELECT (SELECT count(*) FROM dataflow.job), (SELECT count(*) FROM dataflow.dataset WHERE datasetid <> 'today'),
+    (SELECT count(*) FROM dataflow.datastatus), (SELECT count(*) FROM dataflow.attempt), (SELECT count(*) FROM dataflow.key);
+
+-- copy_numbers: the last number of every sequence that has been used
+SELECT sequencename::text, last_value FROM pg_sequences WHERE schemaname = 'dataflow' AND last_value IS NOT NULL ORDER BY sequencename;
+
+-- copy_number: a sequence goes on behind this number
+SELECT setval(format('dataflow.%%I', %(name)s::text)::regclass, %(value)s);
+
+-- copy_end: what was in flight is rescued at once, and what names transactions of the other server is looked at anew
+SELECT dataflow.restored();
+
 -- doctor_roles: which of the four roles this user has
 SELECT rolname::text FROM pg_roles
 WHERE rolname IN ('dataflow_admin', 'dataflow_operator', 'dataflow_reader', 'dataflow_daemon')

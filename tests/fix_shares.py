@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 TOGETHER = {
     "spark": {
         "hostile/test_footer.py",
+        "spark/test_docs.py",
         "spark/test_new_flow.py",
         "spark/test_outside_readers.py",
         "spark/test_partitions.py",

@@ -32,9 +32,18 @@ def blocks(title: str, language: str, path: Path = README) -> list[str]:
     return [textwrap.dedent(code) for _, code in found]
 
 
-def commands(title: str, prompt: str = "$") -> list[str]:
+def pages() -> list[Path]:
+    return sorted((ROOT / "docs").glob("*.md"))
+
+
+def page_blocks(path: Path, language: str) -> list[str]:
+    """All of a page, whatever their section."""
+    return [code for title in sections(path) for code in blocks(title, language, path)]
+
+
+def commands(title: str, prompt: str = "$", path: Path = README) -> list[str]:
     """What a reader types, without the comment behind it."""
-    lines = [line for block in blocks(title, "console") for line in block.splitlines()]
+    lines = [line for block in blocks(title, "console", path) for line in block.splitlines()]
     typed = [line.removeprefix(f"{prompt} ") for line in lines if line.startswith(f"{prompt} ")]
     return [re.sub(r"\s+# .*", "", line) for line in typed]
 

@@ -1,4 +1,4 @@
-"""The embedded Postgres by hand: embedded start, stop, status, psql."""
+"""The embedded Postgres by hand: embedded start, stop, status, psql, copy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import typer
 from dataflowd.ctl.setup import settings_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import psycopg
 
     from dataflowd.embedded.postgres import Status
+    from dataflowd.settings import Settings
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["--help"]}
 
@@ -26,15 +27,16 @@ def register(app: typer.Typer) -> None:
     group.command()(stop)
     group.command()(status)
     group.command(context_settings=PASS_THROUGH)(psql)
+    group.command()(copy)
     app.add_typer(group, name="embedded")
 
 
 def start(context: typer.Context) -> None:
     """Start the server, which other commands do by themselves when they need it. Prints its DSN."""
+    from dataflowd import db
     from dataflowd.ctl.output import say
-    from dataflowd.embedded import postgres
 
-    say(postgres.ensure_running(_data_dir(context)))
+    say(db.dsn(_settings(context)))
 
 
 def stop(context: typer.Context) -> None:
@@ -42,7 +44,7 @@ def stop(context: typer.Context) -> None:
     from dataflowd.ctl.output import say
     from dataflowd.embedded import postgres
 
-    data_dir = _data_dir(context)
+    data_dir = _settings(context).data_dir
     alive = _alive(context) if postgres.status(data_dir).running else []
     say("stopped" if postgres.stop(data_dir) else "it was not running")
     if alive:
@@ -61,7 +63,7 @@ def status(
     from dataflowd.ctl.output import columns, say, say_json
     from dataflowd.embedded import postgres
 
-    found = postgres.status(_data_dir(context))
+    found = postgres.status(_settings(context).data_dir)
     if as_json:
         say_json(asdict(found))
         return
@@ -73,11 +75,76 @@ def psql(context: typer.Context) -> None:
     """Open psql on the embedded database; arguments go to psql: `dataflowctl embedded psql -c 'SELECT 1'`."""
     import os
 
+    from dataflowd import db
     from dataflowd.embedded import postgres
 
-    address = postgres.ensure_running(_data_dir(context))
+    address = db.dsn(_settings(context))
     program = postgres.binary("psql")
     os.execv(program, [str(program), "--dbname", address, *context.args])  # noqa: S606 - psql takes our place
+
+
+def copy(
+    context: typer.Context,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Copy all that the embedded database holds into the one that DATAFLOW_DSN names, of any Postgres from 15 on.
+
+    First: stop the daemons, let DATAFLOW_DSN name an empty database, dataflowctl init. It is copied whole, or not at all; the embedded
+    database stays as it is. Private keys, data and flows are files: they stay where they are.
+    """
+    from dataflowd import db, move
+    from dataflowd.ctl.output import say, say_json
+
+    settings = settings_of(context)
+    embedded = _source(settings)
+    with db.connect(embedded) as source, db.connect(settings) as target:
+        _require_schemas(source, target)
+        copied = move.copy(source, target)
+        place = f"{target.info.host}:{target.info.port}/{target.info.dbname}"
+    rows = sum(copied.values())
+    if as_json:
+        say_json({"database": place, "rows": rows, "tables": copied})
+        return
+    say(f"copied {rows} rows of {len(copied)} tables to {place}")
+    say(f"private keys, data and logs stay in {settings.data_dir}: keep this data_dir, or carry it along")
+
+
+def _source(settings: Settings) -> Settings:
+    """What leads to the embedded database where another one is configured."""
+    from dataflowd.embedded import postgres
+    from dataflowd.errors import NotAllowedError, NotFoundError
+
+    if settings.dsn is None:
+        raise NotAllowedError(
+            "no DSN is configured, so there is nowhere to copy to",
+            "let DATAFLOW_DSN name an empty database of your own server, then dataflowctl init, then this",
+        )
+    found = postgres.status(settings.data_dir)
+    if found.version is None:
+        raise NotFoundError(
+            f"there is no embedded database in {settings.data_dir}",
+            "let DATAFLOW_DATA_DIR name the data_dir whose database is to be copied",
+        )
+    return settings.model_copy(update={"dsn": None})
+
+
+def _require_schemas(source: psycopg.Connection, target: psycopg.Connection) -> None:
+    from dataflowd import migrate
+    from dataflowd.errors import NotAllowedError, SchemaMismatchError
+
+    here, there = ((one.info.host, one.info.port, one.info.dbname) for one in (source, target))
+    if here == there:
+        raise NotAllowedError(
+            "DATAFLOW_DSN names the embedded database itself", "let it name a database of your own server"
+        )
+    for connection, remedy in (
+        (source, "run `dataflowctl init` without DATAFLOW_DSN, which upgrades the embedded database"),
+        (target, "run `dataflowctl init`, which makes the schema there"),
+    ):
+        try:
+            migrate.require(connection)
+        except SchemaMismatchError as error:
+            raise SchemaMismatchError(error.message, remedy) from None
 
 
 def _alive(context: typer.Context) -> list[str]:
@@ -93,7 +160,7 @@ def _alive(context: typer.Context) -> list[str]:
     return [one["daemon"] for one in found if one["state"] == "ALIVE"]
 
 
-def _data_dir(context: typer.Context) -> Path:
+def _settings(context: typer.Context) -> Settings:
     """Refuses where a DSN is configured: the person would look at a database that nothing uses."""
     from dataflowd.errors import NotAllowedError
 
@@ -103,7 +170,7 @@ def _data_dir(context: typer.Context) -> Path:
             "a DSN is configured, so nothing uses the embedded Postgres",
             "unset DATAFLOW_DSN and the setting dsn to work with the embedded one",
         )
-    return settings.data_dir
+    return settings
 
 
 def _described(found: Status) -> list[list[str]]:

@@ -118,7 +118,7 @@ async def run(  # noqa: PLR0913 - all that one daemon is told
 
 def _state(settings: Settings, name: str, engine: Engine, *, once: bool) -> State:
     def address() -> str:
-        return db.dsn(settings)
+        return db.dsn(settings, lambda line: _log.info("embedded.created", detail=line))
 
     def claims_lost() -> None:
         state.lease.set()

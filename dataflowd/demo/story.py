@@ -126,6 +126,7 @@ def _without_dsn(remedy: str) -> str:
 def _tell(place: Place, month: Month) -> None:
     began = time.monotonic()
     say(bold("A month of retail orders, from CSV files to totals"))
+    say(f"everything of it goes into {place.directory}; --dir names another place")
     say()
     place.furnish()
     current = settings.load().settings
@@ -144,7 +145,7 @@ def _tell(place: Place, month: Month) -> None:
 
 
 def _set_up(place: Place, month: Month, current: settings.Settings) -> None:
-    postgres.ensure_running(place.directory)
+    postgres.ensure_running(place.directory, say)
     say(f"{mark('ok')} Postgres {postgres.status(place.directory).version}, embedded")
     found = java.find(current)
     say(f"{mark('ok')} Java {found.version}, {'embedded' if found.source == 'embedded' else found.home}")

@@ -1,6 +1,7 @@
 """Who runs the embedded Postgres. An ordinary user runs it as himself; Postgres refuses root, so root lends it an
 unprivileged account: the owner of an existing data directory, else `dataflowd` (created where that is possible),
-else `nobody`. Nothing of the user's is ever chmodded for that account: what it cannot reach is copied or refused.
+else `nobody`. Nothing of the user's is ever chmodded for that account: programs that it cannot reach are copied, and a data
+directory that it cannot reach is handed to it as an open descriptor, by which it gets there and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ import pwd
 import shutil
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
+from typing import Any
 
 NAME = "dataflowd"
 FALLBACK = "nobody"
+HANDED = "/proc/self/fd/"  # what a process calls a directory that it was handed
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,23 @@ class Account:
         return entered.returncode == 0
 
 
+def intention(data: Path) -> str | None:
+    """What `choose` will do, for a person to read before it happens; None where nothing is to be said."""
+    if os.geteuid() != 0 or data.exists():
+        return None
+    name, made = NAME, ""
+    if _lookup(NAME) is None:
+        name, made = (NAME, ", which is created now") if _useradd() else (FALLBACK, "")
+    return f"Postgres does not run as root: it runs as the account {name}{made}"
+
+
+def by_name(path: str, base: Path) -> Path:
+    """A path as the server says it, as everybody else calls it; `base` is what the server was handed."""
+    if not path.startswith(HANDED):
+        return Path(path)
+    return base.joinpath(*Path(path.removeprefix(HANDED)).parts[1:])
+
+
 def read(path: Path) -> str:
     """Of a file in a directory of the account's, where root must not be led elsewhere by a link."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -76,8 +93,12 @@ def _lookup(name: str) -> pwd.struct_passwd | None:
         return None
 
 
+def _useradd() -> str | None:
+    return shutil.which("useradd", path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
+
+
 def _create() -> pwd.struct_passwd | None:
-    useradd = shutil.which("useradd", path=os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin")
+    useradd = _useradd()
     if useradd is None:
         return None
     # Two processes may come here at once: whoever loses finds the account made by the other.

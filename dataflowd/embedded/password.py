@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -22,6 +21,8 @@ from dataflowd.embedded import account
 from dataflowd.errors import EmbeddedError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dataflowd.embedded.account import Account
 
 FILE = "password"
@@ -65,7 +66,7 @@ def demand(base: Path, owner: Account, dsn: str) -> None:
             sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(user), verifier.decode())
         )
         row = connection.execute(sqlfiles.query("embedded_rules")).fetchone()
-        rules = Path(str(row[0])) if row else None
+        rules = account.by_name(str(row[0]), base) if row else None
         # Rules that a person keeps elsewhere are that person's.
         if rules == base / "data" / "pg_hba.conf":
             _close(rules, owner)

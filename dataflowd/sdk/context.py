@@ -128,14 +128,17 @@ class Context:
 
     @property
     def dataid(self) -> str:
+        """The slice that this run makes."""
         return self.order.dataid
 
     @property
     def jobid(self) -> str:
+        """The job's name in the flow file."""
         return self.order.jobid
 
     @property
     def attempt(self) -> int:
+        """The attempt's id, as logs and directories name it."""
         return self.order.attempt
 
     @property
@@ -144,12 +147,15 @@ class Context:
         return self.stop.is_set()
 
     def input(self, name: str) -> Input:
+        """An input as the run was given it: its chunks, where they lie, and how its source is reached."""
         return _named(self.order.inputs, name, "input", self.jobid)
 
     def output(self, name: str) -> Output:
+        """An output as the flow declares it."""
         return _named(self.order.outputs, name, "output", self.jobid)
 
     def progress(self, done: int, total: int | None = None) -> None:
+        """Says how far the job's own loop is, in the attempt's log: `progress 3 of 10`."""
         self.reporter.progress(done, total)
 
     @contextmanager
@@ -272,9 +278,11 @@ class Context:
         return reading.read(self.spark, dataset, [Chunk(dataid=self.dataid)], hosts, columns)
 
     def written(self) -> dict[str, Written]:
+        """The outputs that were written so far."""
         return dict(self._written)
 
     def seen(self) -> list[sieves.Seen]:
+        """What each place where rows are judged has seen."""
         return [one.seen() for one in self._sieves]
 
     def set_aside(self, name: str, seen: Sequence[sieves.Seen]) -> declared_checks.SetAside:

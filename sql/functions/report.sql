@@ -32,6 +32,18 @@ AS $$
         THEN rtrim(d.location, '/') || '/dataid=' || dataid ELSE replace(d.location, '{dataid}', dataid) END
 $$;
 
+-- For whoever reads a whole dataset from outside: one statement sees one moment, and gc keeps what it named for gc_retention.
+CREATE OR REPLACE VIEW dataflow.published AS
+SELECT s.datasetid::text, s.dataid::text, s.version, d.format, coalesce(m.location, dataflow._chunk_location(d, s.dataid)) AS location,
+    m.rows, m.bytes, m.columns, m.published
+FROM dataflow.datastatus s
+JOIN dataflow.dataset d ON d.datasetid = s.datasetid
+LEFT JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
+WHERE s.locktype = 'OUT' AND s.status = 'READY';
+COMMENT ON VIEW dataflow.published IS
+    'Every READY chunk and where its published version is, for readers from outside: SELECT location FROM dataflow.published WHERE datasetid = ''orders''';
+COMMENT ON COLUMN dataflow.published.location IS 'Directory, file or table of the published version; what came from outside is where its dataset says';
+
 CREATE OR REPLACE FUNCTION dataflow.next_inputs(jobid text) RETURNS TABLE (
     run text, datasetid text, dataid text, status text, version integer, format text, location text, files jsonb, rows bigint, bytes bigint,
     hostname text, port integer, database text, schemaname text, tablename text, username text, encryptedpass text, columns text, options jsonb

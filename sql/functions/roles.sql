@@ -11,7 +11,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dataflow FROM PUBLIC, dataflow_reader, dat
 GRANT SELECT ON dataflow.migration, dataflow.dataset, dataflow.job, dataflow.job_input, dataflow.job_output, dataflow.datastatus,
     dataflow.work, dataflow.open_run, dataflow.recheck, dataflow.manifest, dataflow.forgotten, dataflow.check_result, dataflow.node_stat, dataflow.quarantine,
     dataflow.event, dataflow.control, dataflow.counter, dataflow.partitioning, dataflow.batch, dataflow.key,
-    dataflow.stale, dataflow.forced, dataflow.chunk_count TO dataflow_reader;
+    dataflow.stale, dataflow.forced, dataflow.published, dataflow.chunk_count TO dataflow_reader;
 -- The token is the fence, the incarnation the right to claim: people do not see them.
 GRANT SELECT (attempt, jobid, dataid, number, tries, lost, daemon, tag, forced, inputs, answers, claimed, started, ended, outcome, code,
     error, retry_at, code_hash, config_hash, usage, let_go, params, waits) ON dataflow.attempt TO dataflow_reader;
@@ -27,7 +27,8 @@ GRANT EXECUTE ON FUNCTION
     dataflow.period_add(text, timestamptz, integer, text), dataflow.plan_flow(jsonb, boolean), dataflow.flow_conflicts(jsonb, boolean),
     dataflow._inputs(text, text), dataflow._mapped_inputs(jsonb, text, text), dataflow._mapped_runs(text, jsonb, text, text),
     dataflow._shifted(text, text, integer), dataflow._first_moment(timestamp, text), dataflow._number(text), dataflow._moments(text, timestamptz, timestamptz, text),
-    dataflow._long_sortkey(text), dataflow._known_job(text), dataflow._known_dataset(text), dataflow._known_daemon(text), dataflow._checked_dataid(text), dataflow._described(dataflow.dataset)
+    dataflow._long_sortkey(text), dataflow._known_job(text), dataflow._known_dataset(text), dataflow._known_daemon(text), dataflow._checked_dataid(text), dataflow._described(dataflow.dataset),
+    dataflow._chunk_location(dataflow.dataset, text)
     TO dataflow_reader;
 
 GRANT SELECT ON dataflow.daemons, dataflow.limits, dataflow.jobs, dataflow.datasets, dataflow.keys TO dataflow_reader;

@@ -18,9 +18,10 @@ from packaging.utils import canonicalize_name
 import dataflowd
 
 CHECKOUT = Path(dataflowd.__file__).resolve().parent.parent
-LOCKS = ("build.txt", "constraints.txt", "release.txt", "runtime.txt")
+LOCKS = ("build.txt", "constraints.txt", "demo.txt", "release.txt", "runtime.txt")
 PATIENCE_SECONDS = 300.0
 OWN = "dataflowd"
+MARK = "attacker-was-here"
 
 
 def pinned(name: str) -> dict[Requirement, list[str]]:
@@ -79,40 +80,94 @@ def test_the_bill_of_materials_is_made_of_what_an_installation_needs_and_of_noth
     assert versions("runtime.txt").items() <= versions("constraints.txt").items()
 
 
-def test_a_file_that_is_not_the_one_we_know_is_not_installed(tmp_path: Path) -> None:
-    checkout, index = tmp_path / "checkout", tmp_path / "index"
+def test_the_demo_installs_what_it_needs_and_nothing_else() -> None:
+    assert set(versions("demo.txt")) == needed(OWN, "embedded")
+    assert versions("demo.txt").items() <= versions("constraints.txt").items()
+    assert not {"pytest", "ruff", "mypy"} & versions("demo.txt").keys()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What `make` needs to install something, with an index whose files are an attacker's."""
+    path, index = tmp_path / "checkout", tmp_path / "index"
     index.mkdir()
-    shutil.copytree(CHECKOUT / ".ci", checkout / ".ci")
+    shutil.copytree(CHECKOUT / ".ci", path / ".ci")
     for name in ("Makefile", "pyproject.toml"):
-        shutil.copy(CHECKOUT / name, checkout)
-    marker = tmp_path / "attacker-was-here"
+        shutil.copy(CHECKOUT / name, path)
     for requirement in {**pinned("build.txt"), **pinned("constraints.txt")}:
         name, version = requirement.name.replace("-", "_"), str(requirement.specifier).removeprefix("==")
         about = f"{name}-{version}.dist-info"
         with zipfile.ZipFile(index / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr(f"{name}.pth", f"import pathlib; pathlib.Path({str(marker)!r}).touch()\n")
+            wheel.writestr(f"{name}.pth", f"import pathlib; pathlib.Path({str(path / MARK)!r}).touch()\n")
             wheel.writestr(
                 f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {requirement.name}\nVersion: {version}\n"
             )
             wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
             wheel.writestr(f"{about}/RECORD", "")
-    made = subprocess.run(
-        ["make", "install", f"PYTHON={sys.executable}"],
+    return path
+
+
+def make(checkout: Path, target: str, path: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["make", target, f"PYTHON={sys.executable}"],
         cwd=checkout,
         env={
-            "PATH": "/usr/bin:/bin",
+            "PATH": f"{path}/usr/bin:/bin",
             "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(index),
-            "HOME": str(tmp_path),
+            "PIP_FIND_LINKS": str(checkout.parent / "index"),
+            "HOME": str(checkout.parent),
         },
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
         check=False,
     )
+
+
+def uv(checkout: Path, status: int) -> str:
+    """A program of that name, which writes down how it was called, as the beginning of a PATH."""
+    directory = checkout.parent / "bin"
+    directory.mkdir()
+    (directory / "uv").write_text(f'#!/bin/sh\necho "$@" >> {checkout}/uv.log\nexit {status}\n')
+    (directory / "uv").chmod(0o755)
+    return f"{directory}:"
+
+
+@pytest.mark.parametrize("target", ["install", "demo"])
+def test_a_file_that_is_not_the_one_we_know_is_not_installed(checkout: Path, target: str) -> None:
+    made = make(checkout, target)
     assert made.returncode != 0
     assert "DO NOT MATCH THE HASHES" in made.stderr
-    assert not marker.exists()
+    assert not (checkout / MARK).exists()
+
+
+def test_uv_is_asked_for_the_same_files_with_their_hashes(checkout: Path) -> None:
+    program = uv(checkout, status=0)
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    for name in ("python", "dataflowd"):
+        (checkout / ".venv" / "bin" / name).symlink_to("/bin/true")
+    made = make(checkout, "demo", program)
+    assert made.returncode == 0, made.stderr
+    locked = (
+        "pip install --python .venv/bin/python --no-build-isolation --no-deps --require-hashes --requirement"
+    )
+    assert (checkout / "uv.log").read_text().splitlines() == [
+        f"{locked} .ci/build.txt",
+        f"{locked} .ci/demo.txt",
+        "pip install --python .venv/bin/python --no-build-isolation --no-deps --editable .",
+    ]
+    # Nobody looks at a silent screen: what comes, how large it is, and where.
+    assert "installing what the demo needs: PySpark, Java, Postgres, 1.1 GB into .venv" in made.stdout
+    assert f"- .ci/demo.txt: {len(pinned('demo.txt'))} packages" in made.stdout
+    assert re.search(r"^installed: \S+ in \.venv, after \d+ s$", made.stdout, re.MULTILINE)
+
+
+def test_where_uv_does_not_manage_pip_does_and_refuses_the_same(checkout: Path) -> None:
+    made = make(checkout, "demo", uv(checkout, status=1))
+    assert made.returncode != 0
+    assert "uv did not manage; the same with pip" in made.stdout
+    assert "DO NOT MATCH THE HASHES" in made.stderr
+    assert not (checkout / MARK).exists()
 
 
 def audit(directory: Path, said: str, status: int) -> subprocess.CompletedProcess[str]:

@@ -38,6 +38,7 @@ READS: list[LiteralString] = [
     "SELECT * FROM dataflow.affected_runs('raw', '2026-01-01')",
     "SELECT * FROM dataflow.stale",
     "SELECT * FROM dataflow.preview_ready('raw', '{2026-01-01}')",
+    "SELECT * FROM dataflow.published",
     "SELECT jobid, dataid, outcome FROM dataflow.attempt",
     "SELECT * FROM dataflow.event",
     "SELECT * FROM dataflow.sealing_key()",
@@ -66,7 +67,7 @@ FORGES: list[LiteralString] = [
 # What each role may call beside what it inherits: whoever grants a function writes it here too, and thinks twice.
 CALLS = {
     "dataflow_reader": """
-        _checked_dataid _described _first_moment _inputs _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
+        _checked_dataid _chunk_location _described _first_moment _inputs _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
         _moments _not_given _number _shifted _written_to affected_runs attempts blockers causes chunk_grid chunk_map chunks
         data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
         matches needs_hand next_inputs next_tick output_dataid overview partitionings period_add period_id
@@ -87,7 +88,7 @@ CALLS = {
 # The tables and views, or their columns, that each role may use directly.
 READER_SEES = """
     batch check_result chunk_count control counter daemons dataset datasets datastatus event forced forgotten job job_input job_output
-    jobs key keys limits manifest migration node_stat open_run partitioning quarantine recheck stale work
+    jobs key keys limits manifest migration node_stat open_run partitioning published quarantine recheck stale work
 """
 ATTEMPT_COLUMNS = """
     attempt jobid dataid number tries lost daemon tag forced inputs answers claimed started ended outcome code error retry_at

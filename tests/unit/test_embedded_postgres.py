@@ -313,12 +313,63 @@ def test_programs_that_the_account_cannot_reach_are_copied(data_dir: Path, tmp_p
 
 
 @needs_root
-def test_data_that_the_account_cannot_reach_are_refused_before_anything_is_made(tmp_path: Path) -> None:
-    tmp_path.chmod(0o700)
-    with pytest.raises(EmbeddedError, match="cannot enter") as caught:
-        postgres.ensure_running(tmp_path / "dataflowd")
-    assert "/var/lib/dataflowd" in caught.value.remedy
-    assert not list(tmp_path.iterdir())
+def test_data_where_the_account_cannot_go_is_handed_to_it(data_dir: Path) -> None:
+    """As below /root: the directory is honoured, nothing of root's is opened for the account, and the rules are closed too."""
+    data_dir.parent.chmod(0o700)
+    closed = data_dir / "dataflowd"
+    try:
+        dsn = postgres.ensure_running(closed)
+        assert one(dsn, "SELECT 1") == 1
+        running = postgres.status(closed)
+        assert running.pid is not None
+        assert Path(f"/proc/{running.pid}").stat().st_uid != 0
+        assert running.socket_directory == closed / "postgres" / "run"
+        with pytest.raises(psycopg.OperationalError, match="password"):
+            psycopg.connect(dsn, passfile="/dev/null")
+        os.kill(running.pid, signal.SIGKILL)
+        wait_for(lambda: not postgres.status(closed).running)
+        assert one(postgres.ensure_running(closed), "SELECT 1") == 1
+    finally:
+        assert postgres.stop(closed)
+    assert not postgres.status(closed).running
+    assert data_dir.parent.stat().st_mode & 0o777 == 0o700
+    assert {path.name for path in closed.iterdir()} == {"postgres"}
+
+
+def test_root_is_told_where_data_goes_and_which_account_gets_it_before_it_happens(data_dir: Path) -> None:
+    def start() -> subprocess.CompletedProcess[str]:
+        return run_program(
+            "dataflowctl", "embedded", "start", env={"DATAFLOW_DATA_DIR": str(data_dir), "HOME": "/"}
+        )
+
+    told: list[tuple[str, bool]] = []
+    said = start().stderr
+    assert f"all data goes to {data_dir} (DATAFLOW_DATA_DIR names another place)" in said or not IS_ROOT
+    assert "Postgres does not run as root: it runs as the account " in said or not IS_ROOT
+    assert said.count("\n") == (1 if IS_ROOT else 0)
+    assert start().stderr == ""
+    other = data_dir.with_name("other")
+    try:
+        postgres.ensure_running(other, lambda line: told.append((line, other.exists())))
+    finally:
+        postgres.stop(other)
+    assert [is_there for _, is_there in told] == ([False] if IS_ROOT else [])
+
+
+@pytest.mark.parametrize(
+    ("useradd", "said"),
+    [
+        ("/usr/sbin/useradd", "as the account dataflowd, which is created now"),
+        (None, "as the account nobody"),
+    ],
+)
+def test_an_account_that_will_be_created_is_named_before(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, useradd: str | None, said: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(account, "_lookup", lambda _: None)
+    monkeypatch.setattr(account, "_useradd", lambda: useradd)
+    assert (account.intention(data_dir) or "").endswith(said)
 
 
 @needs_root
@@ -352,6 +403,7 @@ def test_the_command_line_starts_shows_queries_and_stops_it(data_dir: Path, tmp_
 
     assert "not running" in embedded("status")
     assert not (data_dir / "postgres").exists()
+    run_program("dataflowctl", "embedded", "start", env=env)  # the first time it tells root something
     dsn = embedded("start").strip()
     assert dsn == postgres.status(data_dir).dsn
     assert f"pid {postgres.status(data_dir).pid}" in embedded("status")

@@ -1,0 +1,85 @@
+"""The commands of docs/, typed by a stranger. docs/move.md is typed by test_move, Spark's part of docs/ by tests/spark/test_docs.py."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import published, readme
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import psycopg
+
+    from dataflowd.settings import Settings
+    from tests.fix_postgres import RunCtl
+
+DOCS = readme.ROOT / "docs"
+TYPED = {"move.md", "reading.md", "stale.md"}
+
+
+def test_every_page_with_commands_is_typed_by_a_test() -> None:
+    found = {page.name for page in readme.pages() if readme.page_blocks(page, "console")}
+    assert found == TYPED, "type the commands of the new page in a test"
+
+
+@pytest.fixture
+def orders(run_ctl: RunCtl, settings: Settings, tmp_path: Path) -> None:
+    published.orders(run_ctl, settings, tmp_path)
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_whole_dataset_is_read_from_outside_as_the_page_says(
+    run_ctl: RunCtl, connection: psycopg.Connection, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = DOCS / "reading.md"
+    title = next(iter(readme.sections(page)))
+    [statement] = readme.blocks(title, "sql", page)
+    rows = connection.execute(statement.encode()).fetchall()
+    assert [(dataid, version) for dataid, version, *_ in rows] == [("2026-01-01", 1), ("2026-01-02", 2)]
+
+    listed, located = readme.commands(title, path=page)
+    chunks = json.loads(run_ctl(*shlex.split(listed)[1:]).stdout)
+    locations = [location for *_, location, _ in rows]
+    assert [chunk["location"] for chunk in chunks] == locations
+    said = run_ctl(*shlex.split(located)[1:])
+    assert said.returncode == 0, said.stderr
+    assert all(location in said.stdout for location in locations)
+
+    monkeypatch.setenv("DATAFLOW_DSN", dsn)
+    [block] = readme.blocks("With pandas or Arrow", "python", page)
+    found: dict[str, object] = {}
+    exec(compile(block, str(page), "exec"), found)  # noqa: S102 - a page of ours
+    assert sorted(found["orders"]["order_id"]) == published.CURRENT  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("orders")
+def test_what_comes_from_outside_is_where_its_dataset_says(
+    settings: Settings, connection: psycopg.Connection
+) -> None:
+    [(location, rows)] = connection.execute(
+        "SELECT location, rows FROM dataflow.published WHERE datasetid = 'raw_orders' AND dataid = '2026-01-03'"
+    ).fetchall()
+    assert (location, rows) == (f"{settings.effective_root}/raw/2026-01-03.csv", None)
+
+
+@pytest.mark.usefixtures("orders")
+def test_stale_chunks_are_seen_and_made_again_as_the_page_says(
+    run_ctl: RunCtl,
+) -> None:
+    assert run_ctl("ready", "raw_orders", "2026-01-01").returncode == 0
+    page = DOCS / "stale.md"
+    listed, previewed, resubmitted = (
+        run_ctl(*shlex.split(command)[1:])
+        for command in readme.commands(next(iter(readme.sections(page))), path=page)
+    )
+    assert "INPUT" in listed.stdout
+    assert "2026-01-01" in listed.stdout
+    assert "2026-01-02" not in listed.stdout
+    assert "nothing was changed" in previewed.stdout
+    assert "resubmit: 1 run" in resubmitted.stdout
+    assert "2026-01-01" not in run_ctl("chunks", "orders", "--stale").stdout
