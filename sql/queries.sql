@@ -256,7 +256,7 @@ SELECT * FROM dataflow.blockers(%(jobid)s);
 SELECT * FROM dataflow.history(%(jobid)s, %(dataid)s);
 
 -- resubmit: choose runs and run them again, or only show them
-SELECT * FROM dataflow.resubmit(%(selector)s, %(downstream)s, %(dry_run)s, %(params)s::jsonb);
+SELECT * FROM dataflow.resubmit_with(%(selector)s, %(params)s::jsonb, %(downstream)s, %(dry_run)s);
 
 -- hold: put an operator's hand on chunks, or only show them
 SELECT * FROM dataflow.hold_chunks(%(selector)s, %(reason)s, %(dry_run)s);

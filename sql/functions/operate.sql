@@ -690,8 +690,9 @@ BEGIN
     -- Of the attempt that runs, or of the next one.
     SELECT dataflow._params_text(CASE run.state WHEN 'RUNNING' THEN (SELECT a.params FROM dataflow.attempt a WHERE a.attempt = run.attempt)
         ELSE dataflow._given_params(why.jobid, why.dataid) END) INTO given WHERE run.state <> 'READY';
-    SELECT t.because, t.input INTO old FROM dataflow.stale t JOIN dataflow.job_output o ON o.datasetid = t.datasetid
-        WHERE o.jobid = why.jobid AND t.dataid = why.dataid ORDER BY t.datasetid LIMIT 1;
+    SELECT x.because, x.input INTO old FROM dataflow.job_output o
+        CROSS JOIN LATERAL (SELECT t.because, t.input FROM dataflow.stale t WHERE t.datasetid = o.datasetid AND t.dataid = why.dataid OFFSET 0) AS x
+        WHERE o.jobid = why.jobid ORDER BY o.datasetid LIMIT 1;
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
     advice := substring(run.error FROM 'remedy: (.*)$');
     waits := CASE WHEN run.state = 'RUNNING' AND host.state NOT IN ('LOST', 'STOPPED') THEN dataflow._waits_for(run.attempt) END;

@@ -131,10 +131,8 @@ BEGIN
     RETURN nullif(checked, '{}');
 END $$;
 
--- Of release 0.1.0, without params; a call that names none is the same.
-DROP FUNCTION IF EXISTS dataflow.resubmit(jsonb, boolean, boolean);
-CREATE OR REPLACE FUNCTION dataflow.resubmit(
-    selector jsonb, downstream boolean DEFAULT false, dry_run boolean DEFAULT false, params jsonb DEFAULT NULL
+CREATE OR REPLACE FUNCTION dataflow.resubmit_with(
+    selector jsonb, params jsonb, downstream boolean DEFAULT false, dry_run boolean DEFAULT false
 ) RETURNS TABLE (
     depth integer,
     jobid text,
@@ -157,8 +155,8 @@ BEGIN
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO named_jobs, named_dataids FROM dataflow.select_runs(selector) AS r
         WHERE r.status IN ('FAILED', 'READY', 'RUNNING', 'RESUBMIT');
     -- By job. What is made of these runs goes by its own parameters.
-    SELECT coalesce(jsonb_object_agg(j.jobid, dataflow._checked_params(j.jobid, resubmit.params)), '{}') INTO given
-        FROM (SELECT DISTINCT n AS jobid FROM unnest(named_jobs) AS n ORDER BY n) AS j WHERE resubmit.params IS NOT NULL;
+    SELECT coalesce(jsonb_object_agg(j.jobid, dataflow._checked_params(j.jobid, resubmit_with.params)), '{}') INTO given
+        FROM (SELECT DISTINCT n AS jobid FROM unnest(named_jobs) AS n ORDER BY n) AS j WHERE resubmit_with.params IS NOT NULL;
     IF given <> '{}' AND NOT dry_run THEN
         -- A claim that is under way ends first: its attempt is cancelled, and the next one gets the parameters.
         PERFORM FROM unnest(named_jobs, named_dataids) AS r (jobid, dataid) JOIN dataflow.job_output o ON o.jobid = r.jobid
@@ -220,5 +218,18 @@ BEGIN
             AND s.params IS DISTINCT FROM x.params;
     END IF;
 END $$;
-COMMENT ON FUNCTION dataflow.resubmit(jsonb, boolean, boolean, jsonb) IS
-    'Runs again what a selector names (see select_runs), with downstream => true also every consumer, transitively; returns the runs in the order in which they will run. dry_run => true only shows them. params: for the attempts of this resubmission of the selected runs alone, in the place of the job''s own. SELECT * FROM dataflow.resubmit(''{"status": "FAILED", "dataid": "2026-01-*"}'')';
+COMMENT ON FUNCTION dataflow.resubmit_with(jsonb, jsonb, boolean, boolean) IS
+    'resubmit(), with parameters for the attempts of this resubmission of the selected runs alone, in the place of the job''s own; NULL: none. SELECT * FROM dataflow.resubmit_with(''{"job": "clean_orders"}'', ''{"least": 0}'')';
+
+CREATE OR REPLACE FUNCTION dataflow.resubmit(selector jsonb, downstream boolean DEFAULT false, dry_run boolean DEFAULT false) RETURNS TABLE (
+    depth integer,
+    jobid text,
+    dataid text,
+    was text,
+    code text
+)
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT * FROM dataflow.resubmit_with(selector, NULL, downstream, dry_run) $$;
+COMMENT ON FUNCTION dataflow.resubmit(jsonb, boolean, boolean) IS
+    'Runs again what a selector names (see select_runs), with downstream => true also every consumer, transitively; returns the runs in the order in which they will run. dry_run => true only shows them. SELECT * FROM dataflow.resubmit(''{"status": "FAILED", "dataid": "2026-01-*"}'')';

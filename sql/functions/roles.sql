@@ -48,7 +48,7 @@ GRANT INSERT (scope, concurrency, paused), UPDATE (concurrency, paused) ON dataf
 GRANT EXECUTE ON FUNCTION
     dataflow.ready(text, text[], boolean, text), dataflow.ready(text, text, boolean, text), dataflow.validated(text, text, boolean, text),
     dataflow.hold(text, text, text), dataflow.release(text, text), dataflow.cancel(text, text, text),
-    dataflow.resubmit(jsonb, boolean, boolean, jsonb), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
+    dataflow.resubmit(jsonb, boolean, boolean), dataflow.resubmit_with(jsonb, jsonb, boolean, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
     dataflow.hold_chunks(jsonb, text, boolean), dataflow.release_chunks(jsonb, boolean), dataflow.cancel_runs(jsonb, text, boolean),
     dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb), dataflow.unresolve(text, text, text[]),
     dataflow.create_partitioning(text, text, text[], text, bigint, jsonb, boolean), dataflow.delete_partitioning(text, text, boolean),

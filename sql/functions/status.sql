@@ -59,7 +59,7 @@ BEGIN
         RETURN NULL;
     END IF;
     NEW.modified := now();
-    -- Parameters are given by dataflow.resubmit() alone; a plain RESUBMIT goes back to the job's own.
+    -- Parameters are given by dataflow.resubmit_with() alone; a plain RESUBMIT goes back to the job's own.
     NEW.params := CASE WHEN NEW.status NOT IN ('RESUBMIT', 'READY') THEN OLD.params END;
     NEW.held_from := CASE
         WHEN NEW.status NOT IN ('HOLD', 'PENDING') THEN NULL

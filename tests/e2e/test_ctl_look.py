@@ -565,7 +565,7 @@ def test_records_go_out_as_a_file_and_come_back_edited(
         (["why", "clean_orders", "2026-01-01"], "SELECT * FROM dataflow.why('clean_orders', '2026-01-01');"),
         (
             ["resubmit", "--error", "O'Hara", "--dry-run"],
-            'SELECT * FROM dataflow.resubmit(\'{"error": "O\'\'Hara", "status": ["FAILED"]}\'::jsonb, false, true, NULL::jsonb);',
+            'SELECT * FROM dataflow.resubmit_with(\'{"error": "O\'\'Hara", "status": ["FAILED"]}\'::jsonb, NULL::jsonb, false, true);',
         ),
     ],
 )
@@ -848,7 +848,7 @@ def test_a_job_with_nothing_but_failures_left_has_no_eta(capsys: pytest.CaptureF
         "failed": 3,
         "limit": None,
     }
-    job |= {"done": 1, "held": 0, "quarantined": 0, "oldest_waiting": None, "per_hour": 1.0}
+    job |= {"done": 1, "held": 0, "quarantined": 0, "forced": 0, "oldest_waiting": None, "per_hour": 1.0}
     status._draw_jobs([job, job | {"running": 1}])
     left, going = capsys.readouterr().out.splitlines()[1:]
     assert ("0.0s" in left, "0.0s" in going) == (False, True)

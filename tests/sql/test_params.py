@@ -24,7 +24,7 @@ KINDS = (
     "its parameters are currency (text), least (a whole number), rates (a table), share (a number),"
     " shops (a list), strict (true or false)"
 )
-RESUBMIT = "SELECT jobid, dataid FROM dataflow.resubmit(%s, params => %s)"
+RESUBMIT = "SELECT jobid, dataid FROM dataflow.resubmit_with(%s, %s)"
 GIVEN = "SELECT params FROM dataflow.attempt WHERE jobid = %s ORDER BY attempt"
 
 
@@ -109,7 +109,7 @@ def test_they_are_for_the_selected_runs_and_not_for_what_is_made_of_them(shop: W
     shop.ready("raw", "2026-01-02")
     daemon = shop.daemons[0]
     shop.do(
-        "SELECT dataflow.resubmit(%s, downstream => true, params => %s)",
+        "SELECT dataflow.resubmit_with(%s, %s, downstream => true)",
         *(Jsonb({"job": "clean", "dataid": DAY}), Jsonb({"least": 0})),
     )
     daemon.work_off()
@@ -196,9 +196,9 @@ def test_what_the_flow_does_not_know_is_refused_and_changes_nothing(
     before = shop.everything()
     with pytest.raises(psycopg.Error) as refused:
         shop.do(
-            'SELECT dataflow.resubmit(\'{"job": "clean"}\', dry_run => %s, params => %s)',
-            dry_run,
+            'SELECT dataflow.resubmit_with(\'{"job": "clean"}\', params => %s, dry_run => %s)',
             Jsonb(params),
+            dry_run,
         )
     diagnosis = refused.value.diag
     assert (diagnosis.sqlstate, diagnosis.message_primary, diagnosis.message_hint) == ("DF400", message, hint)

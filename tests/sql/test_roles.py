@@ -77,7 +77,7 @@ CALLS = {
     """,
     "dataflow_operator": """
         _withdraw cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
-        pause_scopes ready release release_chunks replay resolve resolve_records resubmit seal unresolve
+        pause_scopes ready release release_chunks replay resolve resolve_records resubmit resubmit_with seal unresolve
         set_concurrency shed unregister validated
     """,
     "dataflow_daemon": """

@@ -161,7 +161,10 @@ def test_a_kept_database_becomes_the_same_schema_as_a_new_one(
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_an_old_program_sends_returns_what_it_expects(server: Server, release: str) -> None:
-    """Also as the roles that its daemons and its operators connect as: a grant may be lost in an upgrade."""
+    """Also as the roles that its daemons and its operators connect as: a grant may be lost in an upgrade.
+
+    Columns may follow those that it expects: a daemon names its columns, and dataflowctl reads rows by key.
+    """
     if migrate._release(release) < migrate._release(_serves_from()):
         pytest.skip("no longer served")
     described = _described(release)["queries"]
@@ -170,7 +173,7 @@ def test_what_an_old_program_sends_returns_what_it_expects(server: Server, relea
         allowed = _allowed(connection)
         migrate.init(connection)
         found = keep_schema.describe(connection, {name: queries[name] for name in described})
-        assert found == described
+        assert {name: columns[: len(described[name])] for name, columns in found.items()} == described
         assert allowed <= _allowed(connection)
 
 
