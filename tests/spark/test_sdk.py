@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from pyspark.sql import functions
 
 import dataflowd.flow
 from dataflowd import Context, checks, job, jobs, node
+from dataflowd.ctl import records
 from dataflowd.faults import AttemptError
 from dataflowd.flow.model import Dataset
 from dataflowd.runner import afterwards, jobcode
@@ -820,3 +822,45 @@ def test_metadata_of_a_frame_is_one_short_error_and_nothing_else(
     # Our own question for the file of a bad record is answered no, and nobody has to read about it.
     assert len(run_job(judges, spark, {"numbers": numbers}, ["out"]).quarantine) == 1
     assert "_metadata" not in "".join(capfd.readouterr())
+
+
+def test_lines_that_could_not_be_parsed_are_repaired_in_an_export(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    raw = tmp_path / "raw.csv"
+    raw.write_text("id,amount,note\n1,5,good\n4,xx,eve\n5,\n6,1,bob,more\n")
+    declared = {
+        "raw": dataset(
+            "raw", format="csv", columns="id int, amount int, note string", options={"header": True}
+        )
+    }
+    ran = run_job(jobs.copy, spark, {"raw": raw}, ["out"], datasets=declared)
+    rows = [
+        {"dataid": "d", "itemid": bad["item"], "code": bad["code"], "reason": bad["reason"]}
+        | {name: bad["details"][name] for name in ("record", "parsed")}
+        for bad in ran.quarantine
+    ]
+    told = {row["record"]: line for row, line in zip(rows, _exported(rows), strict=True)}
+    assert [line["reason"].partition("; ")[2] for line in (told["4,xx,eve"], told["5,"])] == [
+        "fill in amount",
+        "fill in amount, note",
+    ]
+    assert "as they stand" in told["6,1,bob,more"]["reason"]
+    assert told["4,xx,eve"]["record"] == {"id": 4, "amount": None, "note": "eve"}
+
+    told["4,xx,eve"]["record"]["amount"] = "7"
+    told["5,"]["record"] |= {"amount": "8", "note": "short"}
+    edited = "".join(json.dumps(line | {"action": "repair"}) + "\n" for line in told.values())
+    repairs = {
+        one["itemid"]: one["resolution"]["repaired"]
+        for one in records.resolutions(records.parsed(edited, "json"), rows)
+    }
+    resolved = [(bad, repairs[bad["item"]]) for bad in ran.quarantine]
+    again = run_job(jobs.copy, spark, {"raw": raw}, ["out"], datasets=declared, resolved=resolved)
+    assert again.quarantine == []
+    found = sorted(tuple(row) for row in again.outputs["out"].collect())
+    assert found == [(1, 5, "good"), (4, 7, "eve"), (5, 8, "short"), (6, 1, "bob")]
+
+
+def _exported(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in records.text(rows, "json").splitlines()]
