@@ -98,7 +98,7 @@ def run_demo(
 ) -> None:
     """Run the quickstart on an embedded Postgres, and show how it goes, fails and is repaired.
 
-    It takes two minutes, starts anew each time, and touches no database that is configured. The database stays for a look.
+    It takes about a minute, starts anew each time, and touches no database that is configured. The database stays for a look.
     """
     import shlex
 

@@ -74,7 +74,7 @@ FIRST_STEPS = """\
 dataflowctl steers dataflowd: what runs, what failed, why, and what to do.
 
 The first time:
-  dataflowd demo                   see all of it in two minutes, on a database of its own
+  dataflowd demo                   see all of it in a minute, on a database of its own
   dataflowctl init                 create the schema, in an embedded Postgres unless DATAFLOW_DSN names one
   dataflowctl doctor               a tick or a remedy for all that a run needs
   dataflowctl new flow NAME        a flow to begin with, which runs as it is

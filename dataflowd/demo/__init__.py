@@ -1,4 +1,4 @@
-"""`dataflowd demo`: the quickstart as a story of two minutes, on a Postgres and a Java of its own.
+"""`dataflowd demo`: the quickstart as a story of a minute, on a Postgres and a Java of its own.
 
 A month of orders comes as a file a day; one file is missing and one is wrong. The daemon works through the rest while the
 terminal shows it, the concurrency is changed on the way, `why` explains what is missing, the two files are repaired, and

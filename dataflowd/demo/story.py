@@ -133,7 +133,7 @@ def _tell(place: Place, month: Month) -> None:
     _set_up(place, month, current)
     with programs.daemon(place.daemon_log) as daemon, db.connect(current) as connection:
         watch = Watch(connection, daemon, month.plan(), began)
-        watch.note("$ dataflowctl concurrency 1    one at a time, for a start", BOLD)
+        watch.note("$ dataflowctl concurrency 2    two at a time, for a start", BOLD)
         watch.note("$ dataflowd run    Spark starts, the first chunks take the longest", BOLD)
         say()
         _run(watch, month)
@@ -155,7 +155,7 @@ def _set_up(place: Place, month: Month, current: settings.Settings) -> None:
     _do(script(SAMPLE, str(FIRST), str(month.days), "--missing", month.missing, "--cents", month.in_cents))
     _do(dataflowctl("apply", "quickstart/flow.toml"))
     _do(dataflowctl("ready", "raw_orders", *_ranges(month)))
-    dataflowctl("concurrency", "1").read()
+    dataflowctl("concurrency", "2").read()
 
 
 def _ranges(month: Month) -> list[str]:
