@@ -192,8 +192,10 @@ SELECT dataflow.overview(%(jobid)s) AS overview;
 LISTEN dataflow;
 LISTEN dataflow_status;
 
--- chunks: a page of a dataset's chunks
-SELECT * FROM dataflow.chunks(%(datasetid)s, %(statuses)s::text[], %(first)s, %(last)s, %(pattern)s, %(stale)s, %(sort)s, %(descending)s, %(at_most)s);
+-- chunks: a page of a dataset's chunks, and of those that other code made what changed since
+SELECT c.*, CASE WHEN 'CODE' = ANY (c.stale) THEN (
+    SELECT t.changed FROM dataflow.stale t WHERE t.datasetid = %(datasetid)s AND t.dataid = c.dataid) END AS changed
+FROM dataflow.chunks(%(datasetid)s, %(statuses)s::text[], %(first)s, %(last)s, %(pattern)s, %(stale)s, %(sort)s, %(descending)s, %(at_most)s) AS c;
 
 -- chunk_map: a dataset as lines of one character a chunk
 SELECT * FROM dataflow.chunk_map(%(datasetid)s, %(width)s, %(first)s, %(last)s);
@@ -308,12 +310,16 @@ SELECT dataflow.work_order(%(attempt)s, %(token)s) IS NOT NULL;
 SELECT dataflow.trial_order(%(jobid)s, %(dataid)s) AS found;
 
 -- code_versions: say which code and configuration jobs run with now
-SELECT v.jobid, dataflow.code_version(v.jobid, v.code_hash, v.config_hash)
-FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(config_hashes)s::text[]) AS v (jobid, code_hash, config_hash);
+SELECT v.jobid, dataflow.code_version(v.jobid, v.code_hash, v.config_hash, v.parts::jsonb, v.whole_hash)
+FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(config_hashes)s::text[], %(parts)s::text[], %(whole_hashes)s::text[])
+    AS v (jobid, code_hash, config_hash, parts, whole_hash);
 
 -- other_code: those of these jobs whose code is not the one that ran until now
-SELECT j.jobid::text FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[]) AS v (jobid, code_hash)
-JOIN dataflow.job j ON j.jobid = v.jobid WHERE j.code_hash IS DISTINCT FROM v.code_hash;
+SELECT j.jobid::text FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(whole_hashes)s::text[]) AS v (jobid, code_hash, whole_hash)
+JOIN dataflow.job j ON j.jobid = v.jobid WHERE j.code_hash IS DISTINCT FROM v.code_hash AND j.code_hash IS DISTINCT FROM v.whole_hash;
+
+-- accept: take chunks that other code made as good with that of now, or only show them
+SELECT * FROM dataflow.accept(%(jobid)s, %(patterns)s::text[], %(reason)s, %(with_code)s, %(with_config)s, %(dry_run)s);
 
 -- keys: every key, and what is sealed with it
 SELECT * FROM dataflow.keys WHERE %(every)s OR retired IS NULL OR datasets > 0;

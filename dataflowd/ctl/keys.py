@@ -150,6 +150,7 @@ KEYS: dict[str, Shape] = {
             "code": "text?",
             "reason": "text?",
             "location": "text?",
+            "changed": "list?",
         }
     ),
     "runs": Shape(
@@ -222,6 +223,14 @@ KEYS: dict[str, Shape] = {
     ),
     "resubmit": Shape(
         {"dry_run": "boolean", "count": "integer", "runs": f"list of {{{', '.join(RESUBMITTED)}}}"},
+        is_list=False,
+    ),
+    "accept": Shape(
+        {
+            "dry_run": "boolean",
+            "count": "integer",
+            "chunks": "list of {datasetid, dataid, version, because, changed, code_hash, config_hash}",
+        },
         is_list=False,
     ),
     "hold": Shape(

@@ -509,6 +509,8 @@ DECLARE
     is_retired boolean;
     is_external boolean;
     host record;
+    old record;
+    kept record;
     advice text;
     place bigint;
     here constant text := format('%s %s', why.jobid, why.dataid);
@@ -521,11 +523,24 @@ BEGIN
     SELECT s.external INTO is_external FROM dataflow.datastatus s WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
     advice := substring(run.error FROM 'remedy: (.*)$');
+    SELECT x.* INTO old FROM dataflow.job_output o CROSS JOIN LATERAL (
+        SELECT string_agg(b || coalesce(' (' || CASE b WHEN 'CODE' THEN array_to_string(t.changed[:5], ', ')
+                || CASE WHEN cardinality(t.changed) > 5 THEN format(' and %s more', cardinality(t.changed) - 5) ELSE '' END
+                WHEN 'INPUT' THEN t.input END || ')', ''), ', ' ORDER BY b) AS because, bool_or(b <> 'INPUT') AS is_acceptable
+        FROM dataflow.stale t CROSS JOIN LATERAL unnest(t.because) AS b WHERE t.datasetid = o.datasetid AND t.dataid = why.dataid OFFSET 0
+    ) AS x WHERE o.jobid = why.jobid AND x.because IS NOT NULL ORDER BY o.datasetid LIMIT 1;
+    SELECT c.accepted_by, c.accepted, c.reason INTO kept FROM dataflow.job j
+        JOIN dataflow.datastatus s ON s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT'
+        JOIN dataflow.acceptance c ON c.datasetid = s.datasetid AND c.dataid = s.dataid AND c.version = s.manifest
+        WHERE j.jobid = why.jobid AND c.code_hash = j.code_hash AND c.config_hash IS NOT DISTINCT FROM j.config_hash;
     RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, run.state, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
             WHEN 'READY' THEN CASE WHEN run.outcome = 'DONE' AND NOT is_external
                 THEN format('attempt %s on %s made version %s, finished %s, of %s', run.number, run.daemon, run.version, to_char(run.ended, stamp),
                     coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(run.inputs)), 'nothing'))
                 ELSE format('version %s was registered by hand %s', run.version, to_char(run.since, stamp)) END
+                || CASE WHEN kept.accepted_by IS NULL THEN '' ELSE format('; %s accepted it as it is with the code of now, %s: %s',
+                    kept.accepted_by, to_char(kept.accepted, stamp), coalesce(kept.reason, 'no reason was given')) END
+                || coalesce('; it is stale: ' || old.because, '')
             WHEN 'RUNNING' THEN format('attempt %s runs on %s (%s) since %s', run.number, run.daemon, coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp))
                 || CASE WHEN host.state IN ('LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, to_char(host.heard, stamp)) ELSE '' END
             WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, to_char(run.ended, stamp)) ELSE 'set by hand ' || to_char(run.since, stamp) END,
@@ -540,7 +555,9 @@ BEGIN
                 ELSE format('; attempt %s ended %s, %s', run.number, to_char(run.ended, stamp), coalesce(run.code, run.outcome)) END
             ELSE 'nothing is known of it yet: none of the chunks that it reads was ever made or registered' END,
         CASE run.state
-            WHEN 'READY' THEN again || ' --status READY makes it again'
+            WHEN 'READY' THEN CASE WHEN old.because IS NULL THEN again || ' --status READY makes it again'
+                ELSE again || ' --stale makes it again' || CASE WHEN old.is_acceptable
+                    THEN format('; dataflowctl accept %s --dataid %s takes it as it is', why.jobid, why.dataid) ELSE '' END END
             WHEN 'RUNNING' THEN CASE WHEN host.state NOT IN ('LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
                 WHEN host.has_heirs THEN 'wait: another daemon takes it over' ELSE 'start dataflowd: it takes it over' END
             -- An attempt that ended before the job's code has no log; its error says what to do.
@@ -571,7 +588,7 @@ BEGIN
             WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
             WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
             WHEN 'LOCKED' THEN CASE WHEN is_retired THEN 'dataflowctl apply a flow that declares it' ELSE CASE run.state
-                WHEN 'READY' THEN 'nothing to do'
+                WHEN 'READY' THEN CASE WHEN old.because IS NULL THEN 'nothing to do' ELSE again || ' --stale' END
                 WHEN 'RUNNING' THEN format('wait, or dataflowctl cancel %s --dataid %s', why.jobid, why.dataid)
                 WHEN 'FAILED' THEN again
                 WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)

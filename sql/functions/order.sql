@@ -136,20 +136,6 @@ AS $$
         'database', d.database, 'schemaname', d.schemaname, 'tablename', d.tablename, 'username', d.username, 'encryptedpass', d.encryptedpass))
 $$;
 
-CREATE OR REPLACE FUNCTION dataflow.code_version(jobid text, code_hash text, config_hash text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    UPDATE dataflow.job j SET code_hash = code_version.code_hash, config_hash = code_version.config_hash, modified = now()
-        WHERE j.jobid = code_version.jobid
-            AND (j.code_hash, j.config_hash) IS DISTINCT FROM (code_version.code_hash, code_version.config_hash);
-    RETURN FOUND;
-END $$;
-COMMENT ON FUNCTION dataflow.code_version(text, text, text) IS
-    'A daemon says which code and configuration a job runs with now; what was made with others is stale. False: nothing new';
-
 CREATE OR REPLACE FUNCTION dataflow.fixed_paths(after_dataset text DEFAULT '', after_dataid text DEFAULT '', at_most integer DEFAULT 5000)
 RETURNS TABLE (datasetid text, dataid text, location text, current text)
 LANGUAGE sql STABLE SECURITY DEFINER

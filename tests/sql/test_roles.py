@@ -72,7 +72,7 @@ CALLS = {
         select_chunks select_runs sortkey status trial_order why
     """,
     "dataflow_operator": """
-        cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
+        accept cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
         pause_scopes ready release release_chunks replay resolve resolve_records resubmit seal unresolve
         set_concurrency shed validated
     """,
@@ -83,7 +83,7 @@ CALLS = {
 }
 # The tables and views, or their columns, that each role may use directly.
 READER_SEES = """
-    batch check_result chunk_count control counter daemons dataset datasets datastatus event forgotten job job_input job_output
+    acceptance batch check_result chunk_count control counter daemons dataset datasets datastatus event forgotten job job_code job_input job_output
     jobs key keys limits manifest migration node_stat open_run partitioning quarantine recheck stale work
 """
 ATTEMPT_COLUMNS = """
