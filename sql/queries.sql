@@ -136,13 +136,21 @@ SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid, s.seconds)
 FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(seconds)s::double precision[]) AS s (attempt, token, seconds);
 
 -- daemon_look: whether work waits now that this host can do, whether runs have to be judged again, and seconds until a retry is due
--- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows)
+-- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows). Runs of a job that is paused, or whose
+-- limit is 0, do not wait for a daemon: a notice tells when that ends
+WITH stopped AS MATERIALIZED (
+    SELECT coalesce(array_agg(j.jobid::text), '{}') AS jobs FROM dataflow.job j LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid
+    WHERE c.paused OR coalesce(c.concurrency, j.max_running) = 0
+)
 SELECT
-    (SELECT coalesce(sum(chunks), 0) FROM dataflow.counter
-        WHERE locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[])))
-    > (SELECT count(*) FROM dataflow.work WHERE not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
+    (SELECT coalesce(sum(n.chunks), 0) FROM dataflow.counter n
+        WHERE n.locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR n.jobid = ANY (%(jobs)s::text[])) AND n.jobid <> ALL (s.jobs))
+    > (SELECT count(*) FROM dataflow.work w WHERE w.not_before IS NOT NULL
+        AND (%(jobs)s::text[] IS NULL OR w.jobid = ANY (%(jobs)s::text[])) AND w.jobid <> ALL (s.jobs)),
     EXISTS (SELECT FROM dataflow.recheck),
-    (SELECT extract(epoch FROM min(not_before) - clock_timestamp())::double precision FROM dataflow.work WHERE not_before IS NOT NULL);
+    (SELECT extract(epoch FROM min(w.not_before) - clock_timestamp())::double precision FROM dataflow.work w
+        WHERE w.not_before IS NOT NULL AND w.jobid <> ALL (s.jobs))
+FROM stopped s;
 
 -- daemon_limits: the global limit, this daemon's own, and whether either is paused
 SELECT g.concurrency, d.concurrency, g.paused OR coalesce(d.paused, false)

@@ -9,7 +9,8 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import Call, call, connected, explain
 from dataflowd.ctl.output import say
-from dataflowd.ctl.show import as_json, confirm, counted, preview, sign_of_life
+from dataflowd.ctl.show import as_json, confirm, preview, sign_of_life
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,10 +96,21 @@ def _nothing_to_resubmit(
         what = _are(f"{held[0]['datasetid']}/{held[0]['dataid']}", len(held), "chunk")
         return f"{what} held, and held chunks are not resubmitted: `dataflowctl release` first"
     if "error" in chosen and not rows:
-        return f"nothing has the error code {chosen['error'].upper()}; `dataflowctl status` lists those that there are"
+        codes = " or ".join(code.upper() for code in chosen["error"])
+        return f"nothing has the error code {codes}; `dataflowctl status` lists those that there are"
+    if "stale" in chosen and not rows:
+        return f"nothing{_narrowed(chosen)} is stale: `dataflowctl chunks DATASET` shows what there is"
     if not rows:
         return "there is no such run: `dataflowctl runs` lists those that there are"
     return f"nothing to resubmit is {' or '.join(statuses).lower()}; --status chooses others"
+
+
+def _narrowed(chosen: dict[str, Any]) -> str:
+    """What was asked for, in words: ` of clean_orders`."""
+    named = [chosen[key] for key in ("job", "dataset") if key in chosen]
+    return (f" of {' and '.join(named)}" if named else "") + (
+        " with this dataid" if "dataid" in chosen else ""
+    )
 
 
 def _are(only: str, count: int, thing: str) -> str:

@@ -10,7 +10,8 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import call, connected, explain
 from dataflowd.ctl.output import say
-from dataflowd.ctl.show import Progress, as_json, counted
+from dataflowd.ctl.show import Progress, as_json
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     import psycopg

@@ -111,10 +111,6 @@ def first_line(text: str | None) -> str | None:
     return text.strip().partition("\n")[0] if text else text
 
 
-def counted(number: int, thing: str, things: str = "") -> str:
-    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
-
-
 def folded(text: str, *, taken: int = 0, indent: int = 0) -> str:
     """On a terminal, broken between words: the first line after so many columns, the others indented. Else as it is."""
     if not on_terminal():

@@ -57,7 +57,8 @@ AS $$
         GROUP BY c.datasetid, c.jobid, c.chunks HAVING c.chunks > count(f.dataid)
     )
     SELECT f.code, count(DISTINCT (f.jobid, f.dataid)), count(DISTINCT (f.jobid, f.dataid)) FILTER (WHERE f.retry_at IS NOT NULL),
-        count(DISTINCT f.jobid), min(f.modified), max(f.modified),
+        -- Of those that need a hand, where there are any.
+        coalesce(nullif(count(DISTINCT f.jobid) FILTER (WHERE f.retry_at IS NULL), 0), count(DISTINCT f.jobid)), min(f.modified), max(f.modified),
         (array_agg(f.jobid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
         (array_agg(f.dataid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
         CASE WHEN count(DISTINCT split_part(f.reason, E'\n', 1)) < 2 THEN min(f.reason)
@@ -120,7 +121,7 @@ BEGIN
     SELECT coalesce(jsonb_agg(jsonb_build_object(
             'jobid', s.jobid, 'done', s.ready, 'running', s.running, 'limit', s.max_running, 'waiting', s.queued, 'retry_later', s.retry_later,
             'failed', s.failed, 'resubmit', s.resubmit, 'held', s.held, 'quarantined', s.quarantined, 'oldest_waiting', s.oldest_queued,
-            'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric), 'paused', s.paused)
+            'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', CASE WHEN NOT (s.paused OR limits.paused) THEN round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric) END, 'paused', s.paused)
             ORDER BY s.failed > 0 DESC, s.running > 0 DESC, s.queued > 0 DESC, s.jobid), '[]'),
         coalesce(sum(s.queued), 0), coalesce(sum(s.quarantined), 0)
     INTO jobs, queued, quarantined
@@ -491,6 +492,26 @@ $$;
 COMMENT ON FUNCTION dataflow.root_causes(text, text) IS
     'The chunks at the far end of what a run waits for: those that are missing or FAILED although all that they need is there';
 
+-- What to do about a chunk that no job makes: register it, or let its calendar do so.
+CREATE OR REPLACE FUNCTION dataflow._arrival(datasetid text, dataid text) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE
+        WHEN d.calendar IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', _arrival.datasetid, _arrival.dataid)
+        WHEN p.due IS NULL THEN format('the calendar %s has no such period: it has %s ones', _arrival.datasetid, d.calendar)
+        WHEN p.start < d.calendar_start THEN format('the calendar %s begins with %s; to have an earlier period all the same: dataflowctl ready %s %s',
+            _arrival.datasetid, dataflow.period_id(dataflow._calendar_unit(d.calendar), d.calendar_start, d.calendar_zone), _arrival.datasetid, _arrival.dataid)
+        WHEN p.due > now() THEN format('wait: the calendar makes it READY at %s', to_char(p.due, 'YYYY-MM-DD HH24:MI:SSOF'))
+        ELSE format('it is due since %s: start dataflowd, which makes it READY', to_char(p.due, 'YYYY-MM-DD HH24:MI:SSOF')) END
+    FROM dataflow.dataset d
+    CROSS JOIN LATERAL (
+        SELECT s.start, dataflow._calendar_due(d, s.start) AS due
+        FROM (SELECT dataflow.period_start(dataflow._calendar_unit(d.calendar), _arrival.dataid, d.calendar_zone) AS start) AS s
+    ) AS p
+    WHERE d.datasetid = _arrival.datasetid
+$$;
+
 CREATE OR REPLACE FUNCTION dataflow.why(jobid text, dataid text) RETURNS TABLE (
     number integer, question text, answer boolean, code text, detail text, remedy text
 )
@@ -522,7 +543,8 @@ BEGIN
     SELECT a.started IS NOT NULL INTO began FROM dataflow.attempt a WHERE a.attempt = run.attempt;
     SELECT s.external INTO is_external FROM dataflow.datastatus s WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
-    advice := substring(run.error FROM 'remedy: (.*)$');
+    -- Release 0.1 wrote the last step into the error, which is said here.
+    advice := regexp_replace(substring(run.error FROM 'remedy: (.*)$'), '[,;] then resubmit( the chunk)?$', '');
     SELECT x.* INTO old FROM dataflow.job_output o CROSS JOIN LATERAL (
         SELECT string_agg(b || coalesce(' (' || CASE b WHEN 'CODE' THEN array_to_string(t.changed[:5], ', ')
                 || CASE WHEN cardinality(t.changed) > 5 THEN format(' and %s more', cardinality(t.changed) - 5) ELSE '' END
@@ -583,7 +605,7 @@ BEGIN
             WHEN 'DATA_NOT_READY' THEN CASE
                 WHEN missing.status IN ('HOLD', 'PENDING') THEN format('dataflowctl release --dataset %s --dataid %s', missing.datasetid, missing.dataid)
                 WHEN missing.jobid IS NOT NULL THEN format('dataflowctl why %s %s', missing.jobid, missing.dataid)
-                ELSE format('when it has arrived: dataflowctl ready %s %s', missing.datasetid, missing.dataid) END
+                ELSE dataflow._arrival(missing.datasetid, missing.dataid) END
             WHEN 'WRONG_DATA' THEN 'use a dataid that every input''s mapping knows; for strict order see to the earlier run first'
             WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
             WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
@@ -620,7 +642,7 @@ BEGIN
             RETURN QUERY SELECT 10, 'What is at the root?', NULL::boolean, coalesce(root.code, root.status, 'NOT_THERE'),
                 format('%s/%s %s%s', root.datasetid, root.dataid, coalesce('is ' || root.status, 'is not there'), coalesce(': ' || split_part(root.reason, E'\n', 1), ''))
                     || CASE WHEN root.others > 1 THEN format(' (and %s more)', root.others - 1) ELSE '' END,
-                CASE WHEN root.jobid IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', root.datasetid, root.dataid)
+                CASE WHEN root.jobid IS NULL THEN dataflow._arrival(root.datasetid, root.dataid)
                     ELSE format('dataflowctl why %s %s', root.jobid, root.dataid) END;
         END IF;
     END IF;
@@ -664,7 +686,7 @@ BEGIN
         SELECT 'DATA_NOT_READY' AS code, i.datasetid || CASE WHEN o.jobid IS NULL THEN '' ELSE ' (made by ' || o.jobid || ')' END AS what, j.dataid, j.sortkey,
             format('%s/%s %s', i.datasetid, i.dataid, coalesce('is ' || s.status || coalesce(' (' || s.code || ')', ''), 'is not there')) AS detail,
             CASE WHEN s.status IN ('HOLD', 'PENDING') THEN format('dataflowctl release --dataset %s --dataid %s', i.datasetid, i.dataid)
-                WHEN o.jobid IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', i.datasetid, i.dataid) ELSE format('dataflowctl why %s %s', o.jobid, i.dataid) END AS remedy
+                WHEN o.jobid IS NULL THEN dataflow._arrival(i.datasetid, i.dataid) ELSE format('dataflowctl why %s %s', o.jobid, i.dataid) END AS remedy
         FROM judged j CROSS JOIN LATERAL dataflow.required_inputs(j.jobid, j.dataid) AS i
         LEFT JOIN dataflow.job_output o ON o.datasetid = i.datasetid
         LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
@@ -714,7 +736,7 @@ BEGIN
         AND (NOT is_literal OR s.dataid = ANY (patterns))
         AND (is_literal OR NOT selector ? 'dataid' OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(s.dataid, p)))
         AND (NOT selector ? 'status' OR s.status IN (SELECT upper(t) FROM dataflow._texts(selector -> 'status') AS t))
-        AND (NOT selector ? 'error' OR s.code = upper(selector ->> 'error'))
+        AND (NOT selector ? 'error' OR s.code IN (SELECT upper(t) FROM dataflow._texts(selector -> 'error') AS t))
         AND (NOT selector ? 'since' OR s.modified >= (selector ->> 'since')::timestamptz);
 END $$;
 COMMENT ON FUNCTION dataflow.select_chunks(jsonb) IS

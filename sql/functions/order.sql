@@ -119,7 +119,12 @@ BEGIN
         LEFT JOIN dataflow.batch b ON b.datasetid = s.datasetid AND b.dataid = s.dataid AND s.held_from = 'READY'
     ) AS tried;
     IF found.code IS NOT NULL THEN
-        RETURN jsonb_build_object('code', found.code, 'detail', found.detail);
+        RETURN jsonb_build_object('code', found.code, 'detail', found.detail, 'remedy', CASE WHEN found.code = 'DATA_NOT_READY' THEN (
+            SELECT dataflow._arrival(q.datasetid, q.dataid)
+            FROM dataflow._inputs(trial_order.jobid, trial_order.dataid) AS q
+            WHERE q.dataid IS NOT NULL AND found.detail LIKE q.datasetid || '/' || q.dataid || ' is not there%'
+                AND NOT EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = q.datasetid)
+        ) END);
     END IF;
     RETURN dataflow._order(trial_order.jobid, trial_order.dataid, found.inputs)
         || (SELECT jsonb_build_object('params', j.params) FROM dataflow.job j WHERE j.jobid = trial_order.jobid);
