@@ -194,7 +194,7 @@ def stop_on(results: Sequence[CheckResult]) -> None:
             f"{result.dataset}: {result.name}: observed {result.observed}, expected {result.expected}"
             for result in broken
         )
-        raise AttemptError("CHECK_FAILED", said, "correct the data or the job, then resubmit")
+        raise AttemptError("CHECK_FAILED", said, "correct the data or the job")
 
 
 def judge_schema(dataset: str, check: Mapping[str, Any], schema: StructType) -> CheckResult:

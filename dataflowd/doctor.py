@@ -26,6 +26,7 @@ from psycopg import conninfo
 
 from dataflowd import db, migrate, private, promise
 from dataflowd.errors import DataflowError
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,7 +139,7 @@ def flows(settings: Settings) -> Iterator[Finding]:
                 error.remedy or f"correct it; `dataflowctl apply --check {path}`",
             )
         else:
-            yield Finding("flows", "ok", f"{path} declares {len(loaded.jobs)} jobs")
+            yield Finding("flows", "ok", f"{path} declares {counted(len(loaded.jobs), 'job')}")
 
 
 def _java_and_spark(settings: Settings, *, spark: bool) -> Iterator[Finding]:

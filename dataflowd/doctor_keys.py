@@ -9,6 +9,7 @@ from dataflowd.connection_changes import Change, told
 from dataflowd.doctor import Finding
 from dataflowd.errors import InvalidCredentialError
 from dataflowd.keyfile import KeySource
+from dataflowd.plural import counted
 from dataflowd.seal import WITHOUT_PORT, Binding, unseal
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def examine(settings: Settings, connection: psycopg.Connection) -> Iterator[Find
             said = ", ".join(filter(None, (error.message, _changed(connection, bound[0]))))
             yield Finding("key", "failed", f"{error.code}: {said}", error.remedy)
     if is_right:
-        yield Finding("key", "ok", f"opens the passwords of {len(sealed)} datasets")
+        yield Finding("key", "ok", f"opens the passwords of {counted(len(sealed), 'dataset')}")
     unbound = [bound[0] for *bound, value in sealed if value.startswith(f"{WITHOUT_PORT}.")]
     if unbound:
         yield Finding(

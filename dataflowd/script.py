@@ -188,7 +188,7 @@ def _make(path: Path, *, with_itself: bool) -> None:
         raise AttemptError(
             "WRONG_DATA",
             f"the directory {path}, which this attempt alone may write, exists already",
-            "another database may use the same location: separate them, then resubmit",
+            "another database may use the same location: separate them",
         ) from None
     except OSError as error:
         raise AttemptError(

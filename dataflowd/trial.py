@@ -75,7 +75,8 @@ def order(  # noqa: PLR0913, PLR0917 - a trial has that many sides
     """`found`: what dataflow.trial_order says; raises as an attempt would fail if it says no."""
     flow, job = declared.job(jobid)
     if "code" in found:
-        raise AttemptError(found["code"], found["detail"], f"dataflowctl why {jobid} {dataid}")
+        remedy = found.get("remedy") or f"dataflowctl why {jobid} {dataid}"
+        raise AttemptError(found["code"], f"{jobid} cannot be tried on {dataid}: {found['detail']}", remedy)
     identity = {
         "attempt": ATTEMPT,
         "jobid": jobid,

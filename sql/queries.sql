@@ -173,14 +173,20 @@ FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(applications)s::intege
 
 -- daemon_look: of the runs that this host can do how many are queued, how many of these wait for their retry, and seconds until the
 -- first of them is due; and whether runs have to be judged again
--- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows)
+-- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows). Runs of a job that is paused, or whose
+-- limit is 0, do not wait for a daemon: a notice tells when that ends
+WITH stopped AS MATERIALIZED (
+    SELECT coalesce(array_agg(j.jobid::text), '{}') AS jobs FROM dataflow.job j LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid
+    WHERE c.paused OR coalesce(c.concurrency, j.max_running) = 0
+)
 SELECT
-    (SELECT coalesce(sum(chunks), 0)::bigint FROM dataflow.counter
-        WHERE locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))),
+    (SELECT coalesce(sum(n.chunks), 0)::bigint FROM dataflow.counter n
+        WHERE n.locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR n.jobid = ANY (%(jobs)s::text[])) AND n.jobid <> ALL (s.jobs)),
     later.runs, later.due, EXISTS (SELECT FROM dataflow.recheck)
-FROM (
-    SELECT count(*) AS runs, extract(epoch FROM min(not_before) - clock_timestamp())::double precision AS due
-    FROM dataflow.work WHERE not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR jobid = ANY (%(jobs)s::text[]))
+FROM stopped s
+CROSS JOIN LATERAL (
+    SELECT count(*) AS runs, extract(epoch FROM min(w.not_before) - clock_timestamp())::double precision AS due
+    FROM dataflow.work w WHERE w.not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR w.jobid = ANY (%(jobs)s::text[])) AND w.jobid <> ALL (s.jobs)
 ) AS later;
 
 -- daemon_limits: the global limit, this daemon's own, and whether either is paused
@@ -231,8 +237,10 @@ SELECT dataflow.overview(%(jobid)s, %(ignored)s::text[]) AS overview;
 LISTEN dataflow;
 LISTEN dataflow_status;
 
--- chunks: a page of a dataset's chunks
-SELECT * FROM dataflow.chunks(%(datasetid)s, %(statuses)s::text[], %(first)s, %(last)s, %(pattern)s, %(stale)s, %(sort)s, %(descending)s, %(at_most)s);
+-- chunks: a page of a dataset's chunks, and of those that other code made what changed since
+SELECT c.*, CASE WHEN 'CODE' = ANY (c.stale) THEN (
+    SELECT t.changed FROM dataflow.stale t WHERE t.datasetid = %(datasetid)s AND t.dataid = c.dataid) END AS changed
+FROM dataflow.chunks(%(datasetid)s, %(statuses)s::text[], %(first)s, %(last)s, %(pattern)s, %(stale)s, %(sort)s, %(descending)s, %(at_most)s) AS c;
 
 -- chunk_grid: a dataset as lines of one character a chunk, with gaps for what is missing
 SELECT * FROM dataflow.chunk_grid(%(datasetid)s, %(width)s, %(first)s, %(last)s);
@@ -356,12 +364,16 @@ SELECT dataflow.work_order(%(attempt)s, %(token)s) IS NOT NULL;
 SELECT dataflow.trial_order(%(jobid)s, %(dataid)s) AS found;
 
 -- code_versions: say which code and configuration jobs run with now
-SELECT v.jobid, dataflow.code_version(v.jobid, v.code_hash, v.config_hash)
-FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(config_hashes)s::text[]) AS v (jobid, code_hash, config_hash);
+SELECT v.jobid, dataflow.code_version(v.jobid, v.code_hash, v.config_hash, v.parts::jsonb, v.whole_hash)
+FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(config_hashes)s::text[], %(parts)s::text[], %(whole_hashes)s::text[])
+    AS v (jobid, code_hash, config_hash, parts, whole_hash);
 
 -- other_code: those of these jobs whose code is not the one that ran until now
-SELECT j.jobid::text FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[]) AS v (jobid, code_hash)
-JOIN dataflow.job j ON j.jobid = v.jobid WHERE j.code_hash IS DISTINCT FROM v.code_hash;
+SELECT j.jobid::text FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(whole_hashes)s::text[]) AS v (jobid, code_hash, whole_hash)
+JOIN dataflow.job j ON j.jobid = v.jobid WHERE j.code_hash IS DISTINCT FROM v.code_hash AND j.code_hash IS DISTINCT FROM v.whole_hash;
+
+-- accept: take chunks that other code made as good with that of now, or only show them
+SELECT * FROM dataflow.accept(%(jobid)s, %(patterns)s::text[], %(reason)s, %(with_code)s, %(with_config)s, %(dry_run)s);
 
 -- keys: every key, and what is sealed with it
 SELECT * FROM dataflow.keys WHERE %(every)s OR retired IS NULL OR datasets > 0;

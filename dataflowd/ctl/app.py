@@ -43,6 +43,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("run", "run a job's next chunk here and now, without a daemon"),
         "force": ("run", "run a chunk although a question is answered no"),
         "resubmit": ("recover", "run again what failed, in the right order"),
+        "accept": ("recover", "take what older code made as good with the code of now"),
         "hold": ("recover", "lock chunks against reading and writing"),
         "release": ("recover", "unlock them"),
         "cancel": ("recover", "stop what is running"),

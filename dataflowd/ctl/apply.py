@@ -46,6 +46,7 @@ def apply(  # noqa: PLR0913 - each is an option of the command
     """
     from dataflowd.ctl.output import say, say_json
     from dataflowd.flow import FlowMistakesError, load
+    from dataflowd.plural import counted
 
     settings = settings_of(context)
     try:
@@ -64,7 +65,8 @@ def apply(  # noqa: PLR0913 - each is an option of the command
     if json:
         say_json({"flow": loaded.name, "applied": applied, "changes": [vars(change) for change in changes]})
     elif check:
-        say(f"{flow}: flow {loaded.name} is right: {len(loaded.datasets)} datasets, {len(loaded.jobs)} jobs")
+        declared = f"{counted(len(loaded.datasets), 'dataset')}, {counted(len(loaded.jobs), 'job')}"
+        say(f"{flow}: flow {loaded.name} is right: {declared}")
     else:
         _show(changes)
         say(f"{'applied' if applied else 'would apply'} flow {loaded.name}: {_summary(changes)}")

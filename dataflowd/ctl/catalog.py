@@ -9,7 +9,8 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call
 from dataflowd.ctl.output import bold, columns, say, unicode_output
-from dataflowd.ctl.show import as_json, cell, counted, duration, first_line, marked, moment, size, table
+from dataflowd.ctl.show import as_json, cell, duration, first_line, marked, moment, size, table
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

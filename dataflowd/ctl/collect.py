@@ -10,7 +10,8 @@ from dataflowd.ctl import options
 from dataflowd.ctl.ask import call, connected, explain
 from dataflowd.ctl.output import say
 from dataflowd.ctl.setup import settings_of
-from dataflowd.ctl.show import Progress, as_json, confirm, counted, preview, size
+from dataflowd.ctl.show import Progress, as_json, confirm, preview, size
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,8 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, connected, explain
 from dataflowd.ctl.output import say
-from dataflowd.ctl.show import as_json, confirm, counted, preview, table
+from dataflowd.ctl.show import as_json, confirm, preview, table
+from dataflowd.plural import counted
 
 Jobs = Annotated[
     list[str] | None, typer.Argument(metavar="JOB...", help="Names or globs (load_*); without: everything.")

@@ -17,7 +17,8 @@ from dataflowd.ctl import options, sealing_key
 from dataflowd.ctl.ask import ask, call, connected, explain
 from dataflowd.ctl.output import say
 from dataflowd.ctl.setup import settings_of
-from dataflowd.ctl.show import as_json, counted, table
+from dataflowd.ctl.show import as_json, table
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from pathlib import Path

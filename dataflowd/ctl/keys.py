@@ -157,6 +157,7 @@ KEYS: dict[str, Shape] = {
             "missing": "list?",
             "forced_inputs": "list?",
             "params": "object?",
+            "changed": "list?",
         }
     ),
     "runs": Shape(
@@ -233,6 +234,14 @@ KEYS: dict[str, Shape] = {
     ),
     "resubmit": Shape(
         {"dry_run": "boolean", "count": "integer", "runs": f"list of {{{', '.join(RESUBMITTED)}}}"},
+        is_list=False,
+    ),
+    "accept": Shape(
+        {
+            "dry_run": "boolean",
+            "count": "integer",
+            "chunks": "list of {datasetid, dataid, version, because, changed, code_hash, config_hash}",
+        },
         is_list=False,
     ),
     "hold": Shape(

@@ -10,7 +10,8 @@ from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, connected, explain
 from dataflowd.ctl.embedded import PASS_THROUGH
 from dataflowd.ctl.output import say
-from dataflowd.ctl.show import Progress, as_json, confirm, counted, preview, sign_of_life
+from dataflowd.ctl.show import Progress, as_json, confirm, preview, sign_of_life
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -53,7 +53,10 @@ Statuses = Annotated[
     list[str] | None,
     typer.Option("--status", help="RUNNING, READY, FAILED, RESUBMIT, PENDING or HOLD; may be repeated."),
 ]
-Error = Annotated[str | None, typer.Option("--error", metavar="CODE", help="Only those that failed so.")]
+Error = Annotated[
+    list[str] | None,
+    typer.Option("--error", metavar="CODE", help="Only those that failed so; may be repeated."),
+]
 Since = Annotated[
     str | None,
     typer.Option("--since", metavar="TIME", help="A time (2026-01-31T08:00) or an age (90m, 12h, 3d)."),

@@ -12,7 +12,8 @@ from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, connected, explain
 from dataflowd.ctl.output import say
 from dataflowd.ctl.setup import settings_of
-from dataflowd.ctl.show import as_json, confirm, counted, sign_of_life, table
+from dataflowd.ctl.show import as_json, confirm, sign_of_life, table
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from dataflowd.partition import Split
@@ -126,7 +127,7 @@ def _keys(path: Path, width: int) -> tuple[tuple[str, ...], ...]:
             "write one key a line, with tabs between its columns",
         )
     if not keys or len(keys) > MOST_KEYS:
-        raise NotAllowedError(f"{path} has {len(keys)} keys", f"give 1 to {MOST_KEYS:,}")
+        raise NotAllowedError(f"{path} has {counted(len(keys), 'key')}", f"give 1 to {MOST_KEYS:,}")
     return keys
 
 

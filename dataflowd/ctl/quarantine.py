@@ -13,7 +13,8 @@ from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, connected, explain, print_rows
 from dataflowd.ctl.keys import KEYS
 from dataflowd.ctl.output import JobOutput, columns, say
-from dataflowd.ctl.show import as_json, cell, confirm, counted, first_line, moment, preview, table
+from dataflowd.ctl.show import as_json, cell, confirm, first_line, moment, preview, table
+from dataflowd.plural import counted
 
 Item = Annotated[str, typer.Argument(metavar="ITEM", help="Key of the record in its chunk.")]
 

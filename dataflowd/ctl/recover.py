@@ -1,4 +1,4 @@
-"""Recover and intervene: resubmit, hold, release, cancel. Each previews, asks, and then does what it showed."""
+"""Recover and intervene: resubmit, accept, hold, release, cancel. Each previews, asks, and then does what it showed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import Call, call, connected, explain
 from dataflowd.ctl.output import say
-from dataflowd.ctl.show import as_json, confirm, counted, preview, sign_of_life
+from dataflowd.ctl.show import as_json, confirm, preview, sign_of_life
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ ANY = "ANY"
 
 
 def register(app: typer.Typer) -> None:
-    for command in (resubmit, hold, release, cancel):
+    for command in (resubmit, accept, hold, release, cancel):
         options.add(app, command)
 
 
@@ -121,14 +122,69 @@ def _nothing_to_resubmit(
         what = _are(f"{held[0]['datasetid']}/{held[0]['dataid']}", len(held), "chunk")
         return f"{what} held, and held chunks are not resubmitted: `dataflowctl release` first"
     if "error" in chosen and not rows:
-        return f"nothing has the error code {chosen['error'].upper()}; `dataflowctl status` lists those that there are"
+        codes = " or ".join(code.upper() for code in chosen["error"])
+        return f"nothing has the error code {codes}; `dataflowctl status` lists those that there are"
+    if "stale" in chosen and not rows:
+        return f"nothing{_narrowed(chosen)} is stale: `dataflowctl chunks DATASET` shows what there is"
     if not rows:
         return "there is no such run: `dataflowctl runs` lists those that there are"
     return f"nothing to resubmit is {' or '.join(statuses).lower()}; --status chooses others"
 
 
+def _narrowed(chosen: dict[str, Any]) -> str:
+    """What was asked for, in words: ` of clean_orders`."""
+    named = [chosen[key] for key in ("job", "dataset") if key in chosen]
+    return (f" of {' and '.join(named)}" if named else "") + (
+        " with this dataid" if "dataid" in chosen else ""
+    )
+
+
 def _are(only: str, count: int, thing: str) -> str:
     return f"{only} is" if count == 1 else f"{counted(count, thing)} are"
+
+
+def accept(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.Job,
+    *,
+    dataid: options.Patterns = None,
+    reason: options.Reason = None,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Take chunks that other code or configuration made as good with those of now: they are no longer stale for that.
+
+    What was made of older inputs stays stale. A later change of the code makes them stale again.
+
+    Examples:
+    dataflowctl accept clean_orders --reason 'only a log line changed'
+    dataflowctl accept clean_orders --dataid '2026-01-*' --dry-run
+    """
+
+    def make(*, dry_run: bool, seen: Sequence[Row] = ()) -> Call:
+        known = seen[0] if seen else {"code_hash": None, "config_hash": None}
+        return call(
+            "accept",
+            jobid=job,
+            patterns=dataid or None,
+            reason=reason,
+            with_code=known["code_hash"],
+            with_config=known["config_hash"],
+            dry_run=dry_run,
+        )
+
+    _change(
+        context,
+        make,
+        Deed("accept", "chunk", "chunks", ("dataset", "dataid", "version", "stale", "changed")),
+        lambda row: [row["datasetid"], row["dataid"], row["version"], row["because"], row["changed"]],
+        flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
+        nothing=lambda _: f"no such chunk of {job} was made by other code or configuration than it has now",
+        # The code that is accepted is the one that was shown, and not one that a daemon has told meanwhile.
+        after=lambda rows: make(dry_run=False, seen=rows),
+    )
 
 
 def hold(  # noqa: PLR0913
@@ -255,8 +311,9 @@ def _change(  # noqa: PLR0913 - the whole of a changing command
     *,
     flags: Flags,
     nothing: Callable[[psycopg.Connection], str],
+    after: Callable[[list[Row]], Call] | None = None,
 ) -> None:
-    """Preview, question, deed."""
+    """Preview, question, deed. `after`: the deed, where it depends on what was shown."""
     if flags.explained:
         explain(make(dry_run=flags.dry_run))
     with connected(context) as connection:
@@ -266,7 +323,7 @@ def _change(  # noqa: PLR0913 - the whole of a changing command
                 preview(deed.headers, [shown(row) for row in rows])
             confirm(f"{deed.verb} {counted(len(rows), deed.thing)}?", yes=flags.yes)
             with sign_of_life(f"{deed.verb} {counted(len(rows), deed.thing)}"):
-                rows = make(dry_run=False).send(connection)
+                rows = (after(rows) if after else make(dry_run=False)).send(connection)
         missed = "" if rows or flags.json else nothing(connection)
     if flags.json:
         as_json({"dry_run": flags.dry_run, "count": len(rows), deed.key: rows})

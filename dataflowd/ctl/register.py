@@ -11,7 +11,8 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import Row, call, connected, explain
 from dataflowd.ctl.output import say
-from dataflowd.ctl.show import Progress, as_json, cell, confirm, counted, preview
+from dataflowd.ctl.show import Progress, as_json, cell, confirm, preview
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     import psycopg

@@ -18,6 +18,7 @@ from dataflowd.ctl.ask import ask, call, connected, explain
 from dataflowd.ctl.output import JobOutput, say
 from dataflowd.ctl.setup import settings_of
 from dataflowd.ctl.show import as_json, cell, confirm, first_line
+from dataflowd.plural import agreeing
 
 if TYPE_CHECKING:
     from dataflowd.attempt import Attempt, Result
@@ -123,7 +124,9 @@ def force(  # noqa: PLR0913
     if not json:
         for row in noes:
             say(f"{row['number']}. {row['question']} {row['code']}: {cell(row['detail'])}")
-    confirm(f"run {jobid} {dataid} although {len(noes)} of 5 questions are answered no?", yes=yes)
+    confirm(
+        f"run {jobid} {dataid} although {agreeing(len(noes), 'question', 'is', 'are')} answered no?", yes=yes
+    )
     foreground = _Foreground(json=json)
     foreground.run(context, job, Wanted(jobid, dataid, forced=True))
     foreground.end()

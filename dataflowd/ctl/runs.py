@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,11 @@ from dataflowd.ctl.ask import ask, call, print_rows
 from dataflowd.ctl.output import say
 from dataflowd.ctl.show import as_json, duration, first_line, marked, size, table, with_params
 
+if TYPE_CHECKING:
+    from dataflowd.ctl.ask import Row
+
 HASH_SHOWN = 8
+CHANGES_SHOWN = 3
 SHOWN_CHUNKS = 100
 SHOWN_RUNS = 50
 LIMIT = "At most so many; default: {}, and with --json all."
@@ -58,10 +62,11 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Chunks of a dataset: status, producer, size, code and version.
+    """Chunks of a dataset: status, producer, size, code and version; of stale ones, what changed since.
 
     Examples:
     dataflowctl chunks orders --status FAILED
+    dataflowctl chunks orders --stale
     dataflowctl chunks orders --from 2026-01-01 --to 2026-01-31 --sort -bytes
     dataflowctl chunks orders --map
     """
@@ -98,7 +103,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
                 row["rows"],
                 size(row["bytes"]),
                 row["modified"],
-                row["stale"],
+                _stale(row),
                 row["jobid"],
                 first_line(row["reason"]),
             ]
@@ -112,6 +117,16 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
             if sort == "dataid"
             else "... and more; --limit shows them"
         )
+
+
+def _stale(row: Row) -> str | None:
+    """`CODE (jobs.py:clean), INPUT`: of much that changed only the first."""
+    if not row["stale"]:
+        return None
+    changed = row["changed"] or []
+    more = f" and {len(changed) - CHANGES_SHOWN} more" if len(changed) > CHANGES_SHOWN else ""
+    named = f"CODE ({', '.join(changed[:CHANGES_SHOWN])}{more})" if changed else "CODE"
+    return ", ".join(named if reason == "CODE" else reason for reason in row["stale"])
 
 
 def _map(  # noqa: PLR0913

@@ -27,6 +27,7 @@ def init(
     """Create or upgrade the schema `dataflow`. Safe to run again, and from many machines at once."""
     from dataflowd import db, migrate
     from dataflowd.ctl.output import say, say_json
+    from dataflowd.plural import counted
 
     with db.connect(settings_of(context)) as connection:
         done = migrate.init(connection)
@@ -36,4 +37,5 @@ def init(
         return
     for line in done:
         say(line)
-    say(f"{place} is up to date" + (f": {len(done)} changes made" if done else "; nothing to do"))
+    changes = f"made {counted(len(done), 'change')}; {place} is up to date now"
+    say(changes if done else f"{place} is up to date; nothing to do")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dataflowd.ctl.output import bold, coloured, columns, say, say_json
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -110,10 +111,6 @@ def size(number: int | None) -> str:
 
 def first_line(text: str | None) -> str | None:
     return text.strip().partition("\n")[0] if text else text
-
-
-def counted(number: int, thing: str, things: str = "") -> str:
-    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
 def marked(status: str, row: Mapping[str, Any], *marks: str) -> str:

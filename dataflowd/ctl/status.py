@@ -12,8 +12,9 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import Call, ask, call, connected, explain
 from dataflowd.ctl.output import bold, mark, say
-from dataflowd.ctl.show import as_json, cell, counted, duration, folded, moment, on_terminal, plain, table
+from dataflowd.ctl.show import as_json, cell, duration, folded, moment, on_terminal, plain, table
 from dataflowd.errors import EXIT, InvalidValueError
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,7 +167,7 @@ def _draw_hands(hands: list[dict[str, Any]]) -> None:
         say(f"  {mark('failed')} {folded(said, taken=HANGING - 2, indent=HANGING)}")
         say(folded(" " * HANGING + cell(hand["remedy"]), indent=HANGING))
     if len(hands) > SHOWN_HANDS:
-        say(f"  ... and {len(hands) - SHOWN_HANDS} more causes; --json lists all")
+        say(f"  ... and {counted(len(hands) - SHOWN_HANDS, 'more cause')}; --json lists all")
 
 
 def _draw_jobs(jobs: list[dict[str, Any]]) -> None:

@@ -11,8 +11,9 @@ from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, explain
 from dataflowd.ctl.output import JobOutput, mark, say
 from dataflowd.ctl.setup import settings_of
-from dataflowd.ctl.show import as_json, counted, duration, preview, sign_of_life, size, table
+from dataflowd.ctl.show import as_json, duration, preview, sign_of_life, size, table
 from dataflowd.errors import EXIT
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from dataflowd.ctl.output import State

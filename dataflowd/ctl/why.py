@@ -9,7 +9,8 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call
 from dataflowd.ctl.output import State, bold, mark, say
-from dataflowd.ctl.show import as_json, cell, counted, folded
+from dataflowd.ctl.show import as_json, cell, folded
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -93,6 +93,7 @@ def wake(state: State, payload: str) -> None:
             state.work.set()
         case "control":
             state.control.set()
+            state.work.set()  # a job may have been resumed, which no limit of the daemon tells
         case "cancel":
             state.cancel.set()
 

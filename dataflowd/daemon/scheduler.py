@@ -6,7 +6,7 @@ got less, a look says whether anything is left. The limits that count are read i
 arithmetic only says how much to ask for. Between turns it sleeps until it is woken, until a retry is due, or until the poll.
 Runs that could not be taken although they wait (somebody holds a row, another daemon has the last place) are looked at
 again soon, and ever later while that does not change, but every second at least: nobody tells that another daemon has left
-a place free.
+a place free. Those of a paused job are not among them: the notice of the resumption is a reason to look.
 
 With --once the daemon stops when nothing runs and nothing more is ready. Retries that are due while its patience lasts are
 waited for: in all as long as it was told, for a run may ask for another try without end. What is left is said.

@@ -54,7 +54,7 @@ class Command:
         sys.stdout.flush()
         ended = subprocess.run(self.argv, stdin=subprocess.DEVNULL, check=False)  # noqa: S603 - our own programs
         if ended.returncode:
-            raise StoryError(f"`{self.shown}` ended with status {ended.returncode}")
+            raise StoryError(f"`{self.shown}` ended with status {ended.returncode}", "see what it says above")
 
     def started(self) -> Started:
         process = subprocess.Popen(  # noqa: S603 - our own programs, no shell
@@ -87,7 +87,8 @@ class Started:
             raise
         if self.process.returncode:
             raise StoryError(
-                f"`{self.command.shown}` ended with status {self.process.returncode}: {said.strip()}"
+                f"`{self.command.shown}` ended with status {self.process.returncode}: {said.strip()}",
+                "type the command yourself, where the demo says cd",
             )
         return said.strip()
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dataflowd import db, settings
 from dataflowd.ctl.ask import call
 from dataflowd.ctl.output import bold, coloured, mark, say
-from dataflowd.ctl.show import cell, counted, duration, folded, table
+from dataflowd.ctl.show import cell, duration, folded, table
 from dataflowd.demo import place as places
 from dataflowd.demo import programs
 from dataflowd.demo.frame import BOLD, DIM
@@ -29,6 +29,7 @@ from dataflowd.demo.programs import StoryError, dataflowctl, script
 from dataflowd.demo.watch import Cue, Plan, Watch
 from dataflowd.embedded import java, postgres
 from dataflowd.errors import DataflowError, EmbeddedError
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -238,7 +239,8 @@ def _unexpected(found: dict[str, Any]) -> StoryError:
     causes = [f"{cause['runs']} x {cause['code']}: {cell(cause['reason'])}" for cause in found["causes"]]
     done = ", ".join(f"{job} {count}" for job, count in _done(found).items())
     return StoryError(
-        f"this is not how the story goes; done: {done}; " + ("; ".join(causes) or "nothing failed")
+        f"this is not how the story goes; done: {done}; " + ("; ".join(causes) or "nothing failed"),
+        "`dataflowctl status` there says what it waits for",
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dataflowd import codehash, vetting
@@ -13,6 +14,7 @@ from dataflowd.order import Order
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dataflowd.codehash import Code
     from dataflowd.flow import Flow, Job
     from dataflowd.settings import Settings
 
@@ -70,25 +72,39 @@ def references(flow: Flow, job: Job) -> list[str]:
     return [*own, *outputs, *(check["function"] for check in job.custom_checks)]
 
 
-def versions(flow: Flow) -> dict[str, tuple[str, str]]:
-    """The hashes of code and configuration of each job whose code can be read here."""
+@dataclass(frozen=True)
+class Version:
+    """What a job runs with."""
+
+    code: Code
+    config_hash: str
+
+
+def versions(flow: Flow) -> dict[str, Version]:
+    """The code and configuration of each job whose code can be read here."""
     found = {}
     for name, job in flow.jobs.items():
         with suppress(OSError):
-            found[name] = code_hash_of(flow, job), flow.config_hash(name)
+            found[name] = version_of(flow, job)
     return found
 
 
-def as_parameters(told: Mapping[str, tuple[str, str]]) -> dict[str, list[str]]:
+def as_parameters(told: Mapping[str, Version]) -> dict[str, list[Any]]:
     """Of the queries code_versions and other_code."""
     return {
         "jobids": list(told),
-        "code_hashes": [code for code, _ in told.values()],
-        "config_hashes": [config for _, config in told.values()],
+        "code_hashes": [version.code.hash for version in told.values()],
+        "config_hashes": [version.config_hash for version in told.values()],
+        "parts": [json.dumps(dict(version.code.parts)) for version in told.values()],
+        "whole_hashes": [version.code.whole_hash for version in told.values()],
     }
 
 
-def code_hash_of(flow: Flow, job: Job) -> str:
+def version_of(flow: Flow, job: Job) -> Version:
+    return Version(_code(flow, job), flow.config_hash(job.name))
+
+
+def _code(flow: Flow, job: Job) -> Code:
     match job.code:
         case str() if job.kind == "sql":
             return codehash.of_sql(job.code, flow.directory)

@@ -10,7 +10,7 @@ import psycopg
 
 from dataflowd import agreement, db
 from dataflowd.daemon.link import Link, LostLinkError
-from dataflowd.engine.compose import as_parameters, code_hash_of, composed
+from dataflowd.engine.compose import as_parameters, composed, version_of
 from dataflowd.errors import DatabaseUnreachableError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from dataflowd.attempt import Attempt
     from dataflowd.declared import Declared
+    from dataflowd.engine.compose import Version
     from dataflowd.flow import Flow, Job
     from dataflowd.order import Order
     from dataflowd.settings import Settings
@@ -33,15 +34,15 @@ class Orders:
         self._settings = settings
         self._link = Link(settings, name, seconds=ORDER_SECONDS, address=lambda: db.dsn(settings))
         self._lock = anyio.Lock()
-        self._told: dict[str, tuple[str, str]] = {}
+        self._told: dict[str, Version] = {}
 
     async def order(self, attempt: Attempt, flow: Flow, job: Job, declared: Declared) -> Order | None:
         """Half of it from the database, half from the flow file. None: the attempt is no longer ours."""
-        code_hash, config_hash = code_hash_of(flow, job), flow.config_hash(job.name)
+        version = version_of(flow, job)
         [[document]] = await self._call("work_order", {"attempt": attempt.attempt, "token": attempt.token})
         if document is None:
             return None
-        await self.tell({job.name: (code_hash, config_hash)})
+        await self.tell({job.name: version})
         identity = {
             "attempt": attempt.attempt,
             "number": attempt.number,
@@ -49,8 +50,8 @@ class Orders:
             "dataid": attempt.dataid,
             "tag": attempt.tag,
             "params": attempt.params,
-            "code_hash": code_hash,
-            "config_hash": config_hash,
+            "code_hash": version.code.hash,
+            "config_hash": version.config_hash,
         }
         order = composed(document, identity, flow, job, self._settings)
         if agreement.differences(order, job, declared.flows):
@@ -70,7 +71,7 @@ class Orders:
     async def close(self) -> None:
         await self._link.close()
 
-    async def tell(self, versions: Mapping[str, tuple[str, str]]) -> None:
+    async def tell(self, versions: Mapping[str, Version]) -> None:
         """Told once for each change: chunks that other code has made are stale from now on."""
         new = {jobid: version for jobid, version in versions.items() if self._told.get(jobid) != version}
         if new:

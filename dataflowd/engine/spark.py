@@ -116,10 +116,13 @@ class SparkEngine:
         return list(self._runners)
 
     def _key(self, flow: Flow, job: Job) -> tuple[Any, ...]:
-        """All jobs of a flow share its runners, so the code is that of all of them. A SQL file is read anew each time."""
-        modules = [references(flow, one) for one in flow.jobs.values()]
-        code = codehash.of_python([name for names in modules for name in names], flow.directory)
-        return flow.name, str(flow.directory), code, tuple(sorted(job.spark.items()))
+        """All jobs of a flow share its runners, so the code is that of all of them. A SQL file is read anew each time.
+
+        A runner has loaded modules as a whole; which of them it loads by name, only the parts know.
+        """
+        named = [name for one in flow.jobs.values() for name in references(flow, one)]
+        code = codehash.of_python(named, flow.directory)
+        return flow.name, str(flow.directory), code.hash, code.whole_hash, tuple(sorted(job.spark.items()))
 
     async def _acquire(self, attempt: Attempt, flow: Flow, job: Job, *, alone: bool) -> Runner:
         """A place in a runner of the job's key; a new one, or another's place, when there is none."""

@@ -111,6 +111,8 @@ def _options(section: Section) -> dict[str, Any]:
 
 
 def _check_reachable(section: Section, dataset: Dataset) -> None:
+    if dataset.calendar is None and "calendar" in section:
+        return  # it is meant to be one, and that mistake is reported
     if dataset.calendar is None:
         for name in ("zone", "start", "ready"):
             if name in section:

@@ -19,6 +19,7 @@ from dataflowd.faults import AttemptError
 from dataflowd.formats import files, stored_columns
 from dataflowd.masking import mask
 from dataflowd.order import attempt_location
+from dataflowd.plural import agreeing, counted
 from dataflowd.runner import afterwards, jobcode
 from dataflowd.runner.explain import fault, is_of_spark, line_of, message_of
 from dataflowd.sdk import quarantine
@@ -96,7 +97,7 @@ def prepare(order: Order, spark: SparkSession) -> None:
             raise AttemptError(
                 "WRONG_DATA",
                 f"the directory {location}, which this attempt alone may write, exists already",
-                "another database may use the same location: separate them, then resubmit",
+                "another database may use the same location: separate them",
             )
 
 
@@ -188,9 +189,9 @@ def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
     if item.is_asked and not is_found:
         raise AttemptError(
             "WRONG_DATA",
-            f"{item.dataset.name}: {item.observed[checks.BROKEN]} rows broke a check as they were written, "
+            f"{item.dataset.name}: {counted(item.observed[checks.BROKEN], 'row')} broke a check as they were written, "
             "and none of those that were written does",
-            "the job's rows differ from one look to the next: make it deterministic, then resubmit",
+            "the job's rows differ from one look to the next: make it deterministic",
         )
     return counts
 
@@ -274,7 +275,7 @@ def _files_listed(spark: SparkSession, item: Written) -> list[dict[str, Any]]:
     if rows is not None and rows != item.rows:
         raise AttemptError(
             "WRONG_DATA",
-            f"{item.dataset.name}: {item.rows} rows were observed, and the files hold {rows}",
+            f"{item.dataset.name}: {agreeing(item.rows, 'row', 'was', 'were')} observed, and the files hold {rows}",
             "a task may have been counted twice: the attempt is to be repeated",
         )
     return [file.document() for file in found]

@@ -460,9 +460,7 @@ def _located(output: Output) -> str:
 
 
 def _nothing_at(where: str) -> AttemptError:
-    return AttemptError(
-        "DATA_NOT_READY", f"there is nothing at {where}", "put the data there, then resubmit the chunk"
-    )
+    return AttemptError("DATA_NOT_READY", f"there is nothing at {where}", "put the data there")
 
 
 def _named(known: Mapping[str, T], name: str, what: str, jobid: str) -> T:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from dataflowd.checks import quoted
 from dataflowd.faults import AttemptError
 from dataflowd.formats import CORRUPT_COLUMN
+from dataflowd.plural import agreeing, counted
 from dataflowd.sdk import repairs
 from dataflowd.sdk.repairs import DROPPED_COLUMN, FILE_COLUMN
 from dataflowd.sdk.watch import Watch
@@ -82,8 +83,8 @@ class Sieve:
         if len(kept) < min(bad, KEPT):
             raise AttemptError(
                 "WRONG_DATA",
-                f"{bad} bad records came by in {self.name}, and {len(kept)} of them were found again",
-                "the source was changed while it was read: resubmit the chunk when it is complete",
+                f"{counted(bad, 'bad record')} came by in {self.name}, and {len(kept)} of them could be found again",
+                "the source was changed while it was read: wait until it is complete",
             )
         return Seen(self.name, rows, bad, dropped, kept)
 
@@ -198,7 +199,7 @@ def check_limit(seen: list[Seen], limit: float | None, read: int = 0) -> None:
         if one.bad > KEPT:
             raise AttemptError(
                 "QUARANTINE_LIMIT",
-                f"{one.bad} of {one.rows} records are bad in {one.name}, and at most {KEPT} can be set aside; "
+                f"{one.bad} of {agreeing(one.rows, 'record', 'is', 'are')} bad in {one.name}, and at most {KEPT} can be set aside; "
                 f"for example {_example(one)}",
                 "correct the source, or the condition that calls them bad",
             )
@@ -212,7 +213,7 @@ def check_limit(seen: list[Seen], limit: float | None, read: int = 0) -> None:
         shown = f"{limit:.2%}" if isinstance(limit, float) else str(limit)
         raise AttemptError(
             "QUARANTINE_LIMIT",
-            f"{bad} of {rows} records are bad, and the job allows {shown}; for example {_example(worst)}",
+            f"{bad} of {agreeing(rows, 'record', 'is', 'are')} bad, and the job allows {shown}; for example {_example(worst)}",
             "correct the source, or raise quarantine in the job",
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,10 @@ CONNECTION_CLASS = "08"
 _BOUND = "%("
 UNMET_AUTH = "authentication method requirement"  # libpq's words
 UNABLE_CLASSES = ("53", "57")  # resources, an operator's intervention
+# libpq gives no SQLSTATE for a connection that was refused; these are words of the server and of its own.
+LOGIN_REFUSED = re.compile(
+    r"authentication failed|no password supplied|role .* (does not exist|is not permitted to log in)"
+)
 
 Row = tuple[Any, ...]
 
@@ -79,24 +84,29 @@ def spoken(table: Table) -> Iterator[None]:
                 "see whether hostname and port are right; a server that has to ask so (LDAP, PAM, RADIUS) is named in the "
                 "setting cleartext_hosts",
             ) from None
+        if _is_login_refused(error, said):
+            raise AttemptError(
+                "INVALID_CREDENTIAL",
+                f"the server of the table {table} refuses the login of {table.login.username or 'its user'}: {said}",
+                "see whether username and database are right, and seal the right password: `dataflowctl seal DATASET`",
+            ) from None
         if error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CLASS):
             raise AttemptError(
                 "DATABASE_UNREACHABLE",
                 f"cannot reach the table {table}: {said}",
-                "see whether the database answers, and whether hostname, port, database, username and password "
-                "(`dataflowctl seal`) are right",
+                "see whether the database answers, and whether hostname, port and database are right",
             ) from None
         if error.sqlstate.startswith(UNABLE_CLASSES):
             raise AttemptError(
                 "DATABASE_UNREACHABLE",
                 f"the server cannot serve the table {table} now: {said}",
-                "see what its log says about room, memory, connections or a shutdown; then resubmit",
+                "see what its log says about room, memory, connections or a shutdown",
             ) from None
         if isinstance(error, psycopg.errors.LockNotAvailable):
             raise AttemptError(
                 "LOCKED",
                 f"somebody holds the table {table}: {said}",
-                "look in its database's pg_stat_activity for who does; then try again",
+                "look in its database's pg_stat_activity for who does",
             ) from None
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             raise AttemptError(
@@ -107,6 +117,12 @@ def spoken(table: Table) -> Iterator[None]:
         raise AttemptError(
             "WRONG_DATA", f"the table {table} refuses it: {said}", "correct the data or the table"
         ) from None
+
+
+def _is_login_refused(error: psycopg.Error, said: str) -> bool:
+    """Also where the server speaks another language and has asked for a password that nobody gave."""
+    is_asked = error.pgconn is not None and error.pgconn.needs_password
+    return error.sqlstate is None and (is_asked or LOGIN_REFUSED.search(said) is not None)
 
 
 def rows(

@@ -14,6 +14,7 @@ from psycopg import sql
 from dataflowd import formats
 from dataflowd.faults import AttemptError
 from dataflowd.nearest import did_you_mean
+from dataflowd.plural import agreeing
 from dataflowd.tables import catalog, ledger
 from dataflowd.tables.catalog import rows, statement
 from dataflowd.tables.place import NAME_BYTES, Table, table_of
@@ -161,7 +162,7 @@ def measure(
     if there != observed:
         raise AttemptError(
             "WRONG_DATA",
-            f"{dataset.name}: {observed} rows were observed, and {there} are staged",
+            f"{dataset.name}: {agreeing(observed, 'row', 'was', 'were')} observed, and {there:,} staged",
             "a task may have written twice: the attempt is to be repeated",
         )
     return [{"path": f"{table.schema}.{table.name}", "bytes": size, "rows": there, "attempt": attempt}]
@@ -180,7 +181,7 @@ def publish(dataset: Dataset, order: Order, staged: int, confirm: Callable[[], b
         if replaced != staged:
             raise AttemptError(
                 "WRONG_DATA",
-                f"{dataset.name}: {staged} rows were staged, and {replaced} are there now",
+                f"{dataset.name}: {agreeing(staged, 'row', 'was', 'were')} staged, and of them {replaced:,} found now",
                 "the server may have been restarted, which empties staging tables: the attempt is to be repeated",
             )
         ledger.enter(opened, table, order.dataid, order.attempt, replaced)
@@ -204,7 +205,7 @@ def _replace(opened: psycopg.Connection[Row], table: Table, kept: str, order: Or
         if strays:
             raise AttemptError(
                 "WRONG_DATA",
-                f"{strays} rows have another {kept} than the dataid {order.dataid}: they belong to other chunks",
+                f"{agreeing(strays, 'row', 'has', 'have')} another {kept} than the dataid {order.dataid}: not of this chunk",
                 f"write only rows of this chunk, or leave {kept} out: it is filled with the dataid",
             )
     opened.execute(statement("delete_rows", target=table.identifier, column=column, type=kind), chunk)

@@ -572,7 +572,7 @@ BEGIN
     IF EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = claim_run.of_job AND j.retired IS NOT NULL) THEN
         RAISE EXCEPTION 'job % is retired: its flow no longer declares it', of_job USING ERRCODE = 'DF409', HINT = 'dataflowctl apply a flow that declares it';
     END IF;
-    SELECT CASE WHEN l.paused THEN l.scope || ' is paused' ELSE format('the limit of %s attempts of %s is reached', l.concurrency, l.scope) END INTO stopper
+    SELECT CASE WHEN l.paused THEN l.scope || ' is paused' ELSE format('the limit of %s, %s, is reached', l.scope, dataflow._counted(l.concurrency, 'attempt')) END INTO stopper
         FROM dataflow.limits l
         WHERE l.scope IN ('global', 'job:' || claim_run.of_job, 'daemon:' || claim_run.daemon) AND (l.paused OR l.concurrency <= l.running)
         ORDER BY l.scope <> 'global' LIMIT 1;

@@ -57,7 +57,8 @@ AS $$
         GROUP BY c.datasetid, c.jobid, c.chunks HAVING c.chunks > count(f.dataid)
     )
     SELECT f.code, count(DISTINCT (f.jobid, f.dataid)), count(DISTINCT (f.jobid, f.dataid)) FILTER (WHERE f.retry_at IS NOT NULL),
-        count(DISTINCT f.jobid), min(f.modified), max(f.modified),
+        -- Of those that need a hand, where there are any.
+        coalesce(nullif(count(DISTINCT f.jobid) FILTER (WHERE f.retry_at IS NULL), 0), count(DISTINCT f.jobid)), min(f.modified), max(f.modified),
         (array_agg(f.jobid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
         (array_agg(f.dataid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
         CASE WHEN count(DISTINCT split_part(f.reason, E'\n', 1)) < 2 THEN min(f.reason)
@@ -121,7 +122,7 @@ BEGIN
     SELECT coalesce(jsonb_agg(jsonb_build_object(
             'jobid', s.jobid, 'done', s.ready, 'running', s.running, 'limit', s.max_running, 'waiting', s.queued, 'retry_later', s.retry_later,
             'failed', s.failed, 'resubmit', s.resubmit, 'held', s.held, 'quarantined', s.quarantined, 'oldest_waiting', s.oldest_queued,
-            'forced', coalesce(f.runs, 0), 'waits_for_spark', coalesce(w.attempts, 0), 'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric), 'paused', s.paused)
+            'forced', coalesce(f.runs, 0), 'waits_for_spark', coalesce(w.attempts, 0), 'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', CASE WHEN NOT (s.paused OR limits.paused) THEN round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric) END, 'paused', s.paused)
             ORDER BY s.failed > 0 DESC, s.running > 0 DESC, s.queued > 0 DESC, s.jobid), '[]'),
         coalesce(sum(s.queued), 0), coalesce(sum(s.quarantined), 0)
     INTO jobs, queued, quarantined
@@ -652,6 +653,26 @@ $$;
 COMMENT ON FUNCTION dataflow.root_causes(text, text) IS
     'The chunks at the far end of what a run waits for: those that are missing or FAILED although all that they need is there';
 
+-- What to do about a chunk that no job makes: register it, or let its calendar do so.
+CREATE OR REPLACE FUNCTION dataflow._arrival(datasetid text, dataid text) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT CASE
+        WHEN d.calendar IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', _arrival.datasetid, _arrival.dataid)
+        WHEN p.due IS NULL THEN format('the calendar %s has no such period: it has %s ones', _arrival.datasetid, d.calendar)
+        WHEN p.start < d.calendar_start THEN format('the calendar %s begins with %s; to have an earlier period all the same: dataflowctl ready %s %s',
+            _arrival.datasetid, dataflow.period_id(dataflow._calendar_unit(d.calendar), d.calendar_start, d.calendar_zone), _arrival.datasetid, _arrival.dataid)
+        WHEN p.due > now() THEN format('wait: the calendar makes it READY at %s', to_char(p.due, 'YYYY-MM-DD HH24:MI:SSOF'))
+        ELSE format('it is due since %s: start dataflowd, which makes it READY', to_char(p.due, 'YYYY-MM-DD HH24:MI:SSOF')) END
+    FROM dataflow.dataset d
+    CROSS JOIN LATERAL (
+        SELECT s.start, dataflow._calendar_due(d, s.start) AS due
+        FROM (SELECT dataflow.period_start(dataflow._calendar_unit(d.calendar), _arrival.dataid, d.calendar_zone) AS start) AS s
+    ) AS p
+    WHERE d.datasetid = _arrival.datasetid
+$$;
+
 CREATE OR REPLACE FUNCTION dataflow.why(jobid text, dataid text) RETURNS TABLE (
     number integer, question text, answer boolean, code text, detail text, remedy text
 )
@@ -672,7 +693,10 @@ DECLARE
     given text;
     old record;
     host record;
+    kept record;
     advice text;
+    takes text;
+    renewal text;
     waits text;
     place bigint;
     here constant text := format('%s %s', why.jobid, why.dataid);
@@ -690,11 +714,18 @@ BEGIN
     -- Of the attempt that runs, or of the next one.
     SELECT dataflow._params_text(CASE run.state WHEN 'RUNNING' THEN (SELECT a.params FROM dataflow.attempt a WHERE a.attempt = run.attempt)
         ELSE dataflow._given_params(why.jobid, why.dataid) END) INTO given WHERE run.state <> 'READY';
-    SELECT x.because, x.input INTO old FROM dataflow.job_output o
-        CROSS JOIN LATERAL (SELECT t.because, t.input FROM dataflow.stale t WHERE t.datasetid = o.datasetid AND t.dataid = why.dataid OFFSET 0) AS x
+    SELECT x.because, x.input, x.changed INTO old FROM dataflow.job_output o
+        CROSS JOIN LATERAL (SELECT t.because, t.input, t.changed FROM dataflow.stale t WHERE t.datasetid = o.datasetid AND t.dataid = why.dataid OFFSET 0) AS x
         WHERE o.jobid = why.jobid ORDER BY o.datasetid LIMIT 1;
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
-    advice := substring(run.error FROM 'remedy: (.*)$');
+    -- Release 0.1 wrote the last step into the error, which is said here.
+    advice := regexp_replace(substring(run.error FROM 'remedy: (.*)$'), '[,;] then resubmit( the chunk)?$', '');
+    SELECT c.accepted_by, c.accepted, c.reason INTO kept FROM dataflow.job j
+        JOIN dataflow.datastatus s ON s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT'
+        JOIN dataflow.acceptance c ON c.datasetid = s.datasetid AND c.dataid = s.dataid AND c.version = s.manifest
+        WHERE j.jobid = why.jobid AND c.code_hash = j.code_hash AND c.config_hash IS NOT DISTINCT FROM j.config_hash;
+    takes := CASE WHEN old.because && ARRAY['CODE', 'CONFIGURATION'] THEN format('; dataflowctl accept %s --dataid %s takes it as it is', why.jobid, why.dataid) ELSE '' END;
+    renewal := again || CASE WHEN old.because IS NULL THEN ' --status READY makes it again' ELSE ' --stale makes it again' || takes END;
     waits := CASE WHEN run.state = 'RUNNING' AND host.state NOT IN ('LOST', 'STOPPED') THEN dataflow._waits_for(run.attempt) END;
     RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, CASE WHEN waits IS NULL THEN run.state ELSE 'WAITS_FOR_SPARK' END, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
             WHEN 'READY' THEN CASE WHEN maker.attempt IS NULL THEN format('version %s was registered by hand %s', run.version, to_char(run.since, stamp))
@@ -704,6 +735,8 @@ BEGIN
                     || coalesce(', with ' || dataflow._params_text(maker.params), '')
                     || CASE WHEN run.attempt IS NULL OR maker.attempt >= run.attempt THEN ''
                         ELSE format('; set to READY by hand %s, after attempt %s ended %s', to_char(run.since, stamp), run.number, coalesce(run.code, run.outcome)) END END
+                || CASE WHEN kept.accepted_by IS NULL THEN '' ELSE format('; %s accepted it as it is with the code of now, %s: %s',
+                    kept.accepted_by, to_char(kept.accepted, stamp), coalesce(kept.reason, 'no reason was given')) END
             WHEN 'RUNNING' THEN format('attempt %s %s %s (%s) since %s', run.number, CASE WHEN waits IS NULL THEN 'runs on' ELSE 'was claimed by' END, run.daemon,
                     coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp)) || coalesce(', and ' || waits, '')
                 || CASE WHEN host.state IN ('LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, to_char(host.heard, stamp)) ELSE '' END
@@ -720,7 +753,7 @@ BEGIN
             ELSE 'nothing is known of it yet: none of the chunks that it reads was ever made or registered' END
             || coalesce(CASE run.state WHEN 'RUNNING' THEN ', with ' ELSE '; its next attempt gets ' END || given, ''),
         CASE run.state
-            WHEN 'READY' THEN again || ' --status READY makes it again'
+            WHEN 'READY' THEN renewal
             WHEN 'RUNNING' THEN CASE WHEN waits IS NOT NULL THEN 'wait until one is free; the daemon''s setting runners says how many there may be'
                 WHEN host.state NOT IN ('LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
                 WHEN host.has_heirs THEN 'wait: another daemon takes it over' ELSE 'start dataflowd: it takes it over' END
@@ -747,12 +780,12 @@ BEGIN
             WHEN 'DATA_NOT_READY' THEN CASE
                 WHEN missing.status IN ('HOLD', 'PENDING') THEN format('dataflowctl release --dataset %s --dataid %s', missing.datasetid, missing.dataid)
                 WHEN missing.jobid IS NOT NULL THEN format('dataflowctl why %s %s', missing.jobid, missing.dataid)
-                ELSE format('when it has arrived: dataflowctl ready %s %s', missing.datasetid, missing.dataid) END
+                ELSE dataflow._arrival(missing.datasetid, missing.dataid) END
             WHEN 'WRONG_DATA' THEN 'use a dataid that every input''s mapping knows; for strict order see to the earlier run first'
             WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
             WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
             WHEN 'LOCKED' THEN CASE WHEN is_retired THEN 'dataflowctl apply a flow that declares it' ELSE CASE run.state
-                WHEN 'READY' THEN CASE WHEN old.because IS NULL THEN 'nothing to do' ELSE again || ' --status READY makes it again' END
+                WHEN 'READY' THEN CASE WHEN old.because IS NULL THEN 'nothing to do' ELSE renewal END
                 WHEN 'RUNNING' THEN format('wait, or dataflowctl cancel %s --dataid %s', why.jobid, why.dataid)
                 WHEN 'FAILED' THEN again
                 WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
@@ -795,10 +828,11 @@ BEGIN
     END IF;
     IF run.state = 'READY' AND old.because IS NOT NULL THEN
         RETURN QUERY SELECT 13, 'Is it up to date?', false, 'STALE', concat_ws('; ',
-                CASE WHEN 'CODE' = ANY (old.because) THEN 'the job''s code has changed since' END,
+                CASE WHEN 'CODE' = ANY (old.because) THEN 'the job''s code has changed since' || coalesce(' (' || array_to_string(old.changed[:5], ', ')
+                    || CASE WHEN cardinality(old.changed) > 5 THEN format(' and %s more)', cardinality(old.changed) - 5) ELSE ')' END, '') END,
                 CASE WHEN 'CONFIGURATION' = ANY (old.because) THEN 'the job''s configuration has changed since' END,
                 old.input || CASE WHEN maker.inputs ? old.input THEN ' was published again since' ELSE ' was not there then' END),
-            again || ' --status READY makes it again';
+            renewal;
     END IF;
     IF missing.jobid IS NOT NULL AND missing.status IS DISTINCT FROM 'FAILED' THEN
         SELECT c.*, count(*) OVER () AS others INTO root FROM dataflow.root_causes(why.jobid, why.dataid) AS c LIMIT 1;
@@ -806,7 +840,7 @@ BEGIN
             RETURN QUERY SELECT 10, 'What is at the root?', NULL::boolean, coalesce(root.code, root.status, 'NOT_THERE'),
                 format('%s/%s %s%s', root.datasetid, root.dataid, coalesce('is ' || root.status, 'is not there'), coalesce(': ' || split_part(root.reason, E'\n', 1), ''))
                     || CASE WHEN root.others > 1 THEN format(' (and %s more)', root.others - 1) ELSE '' END,
-                CASE WHEN root.jobid IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', root.datasetid, root.dataid)
+                CASE WHEN root.jobid IS NULL THEN dataflow._arrival(root.datasetid, root.dataid)
                     ELSE format('dataflowctl why %s %s', root.jobid, root.dataid) END;
         END IF;
     END IF;
@@ -850,7 +884,7 @@ BEGIN
         SELECT 'DATA_NOT_READY' AS code, i.datasetid || CASE WHEN o.jobid IS NULL THEN '' ELSE ' (made by ' || o.jobid || ')' END AS what, j.dataid, j.sortkey,
             format('%s/%s %s', i.datasetid, i.dataid, coalesce('is ' || s.status || coalesce(' (' || s.code || ')', ''), 'is not there')) AS detail,
             CASE WHEN s.status IN ('HOLD', 'PENDING') THEN format('dataflowctl release --dataset %s --dataid %s', i.datasetid, i.dataid)
-                WHEN o.jobid IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', i.datasetid, i.dataid) ELSE format('dataflowctl why %s %s', o.jobid, i.dataid) END AS remedy
+                WHEN o.jobid IS NULL THEN dataflow._arrival(i.datasetid, i.dataid) ELSE format('dataflowctl why %s %s', o.jobid, i.dataid) END AS remedy
         FROM judged j CROSS JOIN LATERAL dataflow.required_inputs(j.jobid, j.dataid) AS i
         LEFT JOIN dataflow.job_output o ON o.datasetid = i.datasetid
         LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
@@ -900,7 +934,7 @@ BEGIN
         AND (NOT is_literal OR s.dataid = ANY (patterns))
         AND (is_literal OR NOT selector ? 'dataid' OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(s.dataid, p)))
         AND (NOT selector ? 'status' OR s.status IN (SELECT upper(t) FROM dataflow._texts(selector -> 'status') AS t))
-        AND (NOT selector ? 'error' OR s.code = upper(selector ->> 'error'))
+        AND (NOT selector ? 'error' OR s.code IN (SELECT upper(t) FROM dataflow._texts(selector -> 'error') AS t))
         AND (NOT selector ? 'since' OR s.modified >= (selector ->> 'since')::timestamptz);
 END $$;
 COMMENT ON FUNCTION dataflow.select_chunks(jsonb) IS

@@ -119,7 +119,12 @@ BEGIN
         LEFT JOIN dataflow.batch b ON b.datasetid = s.datasetid AND b.dataid = s.dataid AND s.held_from = 'READY'
     ) AS tried;
     IF found.code IS NOT NULL THEN
-        RETURN jsonb_build_object('code', found.code, 'detail', found.detail);
+        RETURN jsonb_build_object('code', found.code, 'detail', found.detail, 'remedy', CASE WHEN found.code = 'DATA_NOT_READY' THEN (
+            SELECT dataflow._arrival(q.datasetid, q.dataid)
+            FROM dataflow._inputs(trial_order.jobid, trial_order.dataid) AS q
+            WHERE q.dataid IS NOT NULL AND found.detail LIKE q.datasetid || '/' || q.dataid || ' is not there%'
+                AND NOT EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = q.datasetid)
+        ) END);
     END IF;
     RETURN dataflow._order(trial_order.jobid, trial_order.dataid, found.inputs)
         || (SELECT jsonb_build_object('params', j.params) FROM dataflow.job j WHERE j.jobid = trial_order.jobid);
@@ -135,20 +140,6 @@ AS $$
         'checks', d.checks, 'publish', d.publish, 'connection', jsonb_build_object('hostname', d.hostname, 'port', d.port,
         'database', d.database, 'schemaname', d.schemaname, 'tablename', d.tablename, 'username', d.username, 'encryptedpass', d.encryptedpass))
 $$;
-
-CREATE OR REPLACE FUNCTION dataflow.code_version(jobid text, code_hash text, config_hash text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    UPDATE dataflow.job j SET code_hash = code_version.code_hash, config_hash = code_version.config_hash, modified = now()
-        WHERE j.jobid = code_version.jobid
-            AND (j.code_hash, j.config_hash) IS DISTINCT FROM (code_version.code_hash, code_version.config_hash);
-    RETURN FOUND;
-END $$;
-COMMENT ON FUNCTION dataflow.code_version(text, text, text) IS
-    'A daemon says which code and configuration a job runs with now; what was made with others is stale. False: nothing new';
 
 CREATE OR REPLACE FUNCTION dataflow.fixed_paths(after_dataset text DEFAULT '', after_dataid text DEFAULT '', at_most integer DEFAULT 5000)
 RETURNS TABLE (datasetid text, dataid text, location text, current text)

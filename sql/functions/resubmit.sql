@@ -57,13 +57,13 @@ BEGIN
         AND (NOT is_literal OR s.dataid = ANY (patterns))
         AND (is_literal OR NOT selector ? 'dataid' OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(s.dataid, p)))
         AND (NOT selector ? 'status' OR s.status = ANY (statuses))
-        AND (NOT selector ? 'error' OR s.code = upper(selector ->> 'error'))
+        AND (NOT selector ? 'error' OR s.code IN (SELECT upper(t) FROM dataflow._texts(selector -> 'error') AS t))
         AND (NOT selector ? 'since' OR s.modified >= (selector ->> 'since')::timestamptz)
         AND (NOT coalesce((selector ->> 'stale')::boolean, false) OR (s.datasetid, s.dataid) IN (SELECT x.datasetid, x.dataid FROM dataflow.stale x))
     GROUP BY s.jobid, s.dataid;
 END $$;
 COMMENT ON FUNCTION dataflow.select_runs(jsonb) IS
-    'The runs that a selector names: {"job", "dataset", "dataid": pattern or list, "status", "error", "since", "stale"}, all optional';
+    'The runs that a selector names: {"job", "dataset", "dataid": pattern or list, "status", "error": one or list, "since", "stale"}, all optional';
 
 -- What the next attempt of a run gets in the place of the job's own parameters. A person who sets one output to RESUBMIT takes it back for the run.
 CREATE OR REPLACE FUNCTION dataflow._given_params(jobid text, dataid text) RETURNS jsonb

@@ -10,7 +10,7 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA dataflow FROM PUBLIC, dataflow_reader, dat
 
 GRANT SELECT ON dataflow.migration, dataflow.dataset, dataflow.job, dataflow.job_input, dataflow.job_output, dataflow.datastatus,
     dataflow.work, dataflow.open_run, dataflow.recheck, dataflow.manifest, dataflow.forgotten, dataflow.check_result, dataflow.node_stat, dataflow.quarantine,
-    dataflow.event, dataflow.control, dataflow.counter, dataflow.partitioning, dataflow.batch, dataflow.key,
+    dataflow.event, dataflow.job_code, dataflow.acceptance, dataflow.control, dataflow.counter, dataflow.partitioning, dataflow.batch, dataflow.key,
     dataflow.stale, dataflow.forced, dataflow.published, dataflow.chunk_count TO dataflow_reader;
 -- The token is the fence, the incarnation the right to claim: people do not see them.
 GRANT SELECT (attempt, jobid, dataid, number, tries, lost, daemon, tag, forced, inputs, answers, claimed, started, ended, outcome, code,
@@ -48,7 +48,7 @@ GRANT INSERT (scope, concurrency, paused), UPDATE (concurrency, paused) ON dataf
 GRANT EXECUTE ON FUNCTION
     dataflow.ready(text, text[], boolean, text), dataflow.ready(text, text, boolean, text), dataflow.validated(text, text, boolean, text),
     dataflow.hold(text, text, text), dataflow.release(text, text), dataflow.cancel(text, text, text),
-    dataflow.resubmit(jsonb, boolean, boolean), dataflow.resubmit_with(jsonb, jsonb, boolean, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
+    dataflow.resubmit(jsonb, boolean, boolean), dataflow.resubmit_with(jsonb, jsonb, boolean, boolean), dataflow.accept(text, text[], text, text, text, boolean), dataflow.set_concurrency(text, integer), dataflow.pause(text, boolean),
     dataflow.hold_chunks(jsonb, text, boolean), dataflow.release_chunks(jsonb, boolean), dataflow.cancel_runs(jsonb, text, boolean),
     dataflow.pause_scopes(text[], text, text, boolean), dataflow.shed(text, integer, boolean), dataflow.resolve(text, text, text[], jsonb), dataflow.unresolve(text, text, text[]),
     dataflow.create_partitioning(text, text, text[], text, bigint, jsonb, boolean), dataflow.delete_partitioning(text, text, boolean),
@@ -66,5 +66,5 @@ GRANT EXECUTE ON FUNCTION
     dataflow.claim_run(text, uuid, text, text, boolean), dataflow.started(bigint, uuid), dataflow.started(bigint, uuid, double precision), dataflow.waits(bigint, uuid, integer),
     dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),
     dataflow.tick(timestamptz), dataflow.fold_counters(), dataflow.ready(text, text[], boolean, text), dataflow.work_order(bigint, uuid),
-    dataflow.code_version(text, text, text), dataflow.collect(text[], text[], bigint[], interval, interval, boolean)
+    dataflow.code_version(text, text, text), dataflow.code_version(text, text, text, jsonb, text), dataflow.collect(text[], text[], bigint[], interval, interval, boolean)
     TO dataflow_daemon;

@@ -184,8 +184,8 @@ class Branch:
 
     def _code_hash(self, step: str, module: str) -> str:
         if self.engine == "spark":
-            return codehash.of_python([f"{module}:{step}"], self.directory)
-        return codehash.of_command(self._words(step, module), self.directory)
+            return codehash.of_python([f"{module}:{step}"], self.directory).hash
+        return codehash.of_command(self._words(step, module), self.directory).hash
 
     def _toml(self, module: str) -> str:
         outside = ("raw", "rates", "hours", "clock") if self.has_references else ("raw",)

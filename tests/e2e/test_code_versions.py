@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dataflowd import flow as flows
+from dataflowd.errors import EXIT
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import eventually
 
@@ -74,11 +75,49 @@ def test_apply_tells_of_other_code_and_only_what_that_made_is_run_again(
     assert "3 unchanged" in ok(run_ctl("apply", str(shop.flow)))
     made(world, "new")
     assert stale(run_ctl) == [("old", ["CODE"])]
-    assert world.rows("SELECT dataid, because FROM dataflow.stale") == [("old", ["CODE"])]
+    assert world.rows("SELECT dataid, because, changed FROM dataflow.stale") == [
+        ("old", ["CODE"], ["jobs.py:work"])
+    ]
+    assert "CODE (jobs.py:work)" in ok(run_ctl("chunks", "clean", "--stale"))
     assert asked(run_ctl, "resubmit", "work", "--stale", "--yes")["count"] == 1
     assert world.queue() == {("work", "old")}
     made_again = world.daemon("again")
     assert made_again.runs() == {("work", "old")}
+
+
+def test_a_change_that_the_job_does_not_reach_makes_nothing_stale(
+    world: World, shop: Shop, code: Path, run_ctl: RunCtl
+) -> None:
+    ok(run_ctl("apply", str(shop.flow)))
+    made(world, "old")
+    code.write_text(CODE + "\n\ndef other(ctx):\n    return 1\n", encoding="utf-8")
+    assert "3 unchanged" in ok(run_ctl("apply", str(shop.flow)))
+    assert stale(run_ctl) == []
+
+
+def test_what_older_code_made_is_accepted_with_the_code_that_was_shown(
+    world: World, shop: Shop, code: Path, run_ctl: RunCtl
+) -> None:
+    ok(run_ctl("apply", str(shop.flow)))
+    made(world, "1")
+    made(world, "2")
+    assert "no such chunk of work" in ok(run_ctl("accept", "work", "--yes"))
+    code.write_text(FIXED, encoding="utf-8")
+    ok(run_ctl("apply", str(shop.flow)))
+    told = ok(run_ctl("why", "work", "1"))
+    assert "it is stale: CODE (jobs.py:work)" in told
+    assert "dataflowctl accept work --dataid 1 takes it as it is" in told
+
+    assert "would accept 2 chunks; nothing was changed" in ok(run_ctl("accept", "work", "--dry-run"))
+    refused = run_ctl("accept", "work")
+    assert (refused.returncode, stale(run_ctl)) == (EXIT["NOT_ALLOWED"], [("1", ["CODE"]), ("2", ["CODE"])])
+    done = asked(run_ctl, "accept", "work", "--dataid", "1", "--reason", "same rows", "--yes")
+    assert [(row["dataid"], row["changed"]) for row in done["chunks"]] == [("1", ["jobs.py:work"])]
+    assert stale(run_ctl) == [("2", ["CODE"])]
+    assert "accepted it as it is with the code of now" in (told := ok(run_ctl("why", "work", "1")))
+    assert "same rows" in told
+    assert "same rows" in ok(run_ctl("history", "work", "1"))
+    assert run_ctl("accept", "nothing", "--yes").returncode == EXIT["NOT_FOUND"]
 
 
 def test_a_daemon_tells_of_other_code_when_it_starts_and_when_it_reloads_and_has_nothing_to_do(

@@ -422,7 +422,10 @@ def test_resubmit_says_why_there_is_nothing_to_do(connection: psycopg.Connection
     assert held.startswith(f"orders/{DAYS[0]} is held")
     assert "nothing has the error code NOSUCH" in said("--error", "nosuch")
     assert "there is no such run" in said("clean_orders", "--dataid", "1999-01-01")
-    assert "resubmit: 2 runs" in said("--error", "network")
+    assert "nothing has the error code NOSUCH or NEITHER" in said("--error", "nosuch", "--error", "neither")
+    assert "nothing of clean_orders is stale" in said("clean_orders", "--stale")
+    assert said("--stale").startswith("nothing is stale")
+    assert "resubmit: 2 runs" in said("--error", "network", "--error", "nosuch")
 
 
 @pytest.mark.usefixtures("daemon")

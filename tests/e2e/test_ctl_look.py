@@ -565,7 +565,7 @@ def test_records_go_out_as_a_file_and_come_back_edited(
         (["why", "clean_orders", "2026-01-01"], "SELECT * FROM dataflow.why('clean_orders', '2026-01-01');"),
         (
             ["resubmit", "--error", "O'Hara", "--dry-run"],
-            'SELECT * FROM dataflow.resubmit_with(\'{"error": "O\'\'Hara", "status": ["FAILED"]}\'::jsonb, NULL::jsonb, false, true);',
+            'SELECT * FROM dataflow.resubmit_with(\'{"error": ["O\'\'Hara"], "status": ["FAILED"]}\'::jsonb, NULL::jsonb, false, true);',
         ),
     ],
 )

@@ -266,6 +266,33 @@ def test_paused_claims_nothing_and_resumed_goes_on(shop: Shop, start_daemon: Sta
     eventually(lambda: shop.count("READY") == 1)
 
 
+def test_while_all_that_waits_is_paused_the_daemon_does_not_ask_for_it(
+    shop: Shop, start_daemon: StartDaemon
+) -> None:
+    shop.job("[ $dataid != later ]", 'max_attempts = 2\nretry_delay = "1s"')
+    daemon = start_daemon(env=NO_POLL)
+    shop.ready("later")
+    eventually(lambda: shop.value("SELECT count(*) FROM dataflow.work WHERE not_before IS NOT NULL"))
+    shop.connection.execute("SELECT dataflow.pause('job:work')")
+    shop.ready(1)
+    shop.connection.execute("UPDATE dataflow.work SET not_before = now() WHERE not_before IS NOT NULL")
+
+    def claims() -> float:
+        lines = dict(line.rpartition(" ")[::2] for line in daemon.get("/metrics")[1].splitlines())
+        return float(lines["dataflow_claim_seconds_count"])
+
+    def rest() -> bool:
+        """Nothing tells that nothing happens: three seconds without a claim, where there was one a second."""
+        before = claims()
+        time.sleep(3)
+        return claims() == before
+
+    eventually(rest)
+    assert shop.live() == 0
+    shop.connection.execute("SELECT dataflow.pause('job:work', false)")
+    eventually(lambda: shop.count("READY") == 1, seconds=10)
+
+
 @pytest.mark.parametrize("how", ["cancel", "resubmit"])
 def test_whoever_cancels_or_resubmits_a_running_chunk_stops_its_process(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path, how: str

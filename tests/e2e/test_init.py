@@ -76,6 +76,9 @@ def test_init_says_what_it_did_and_then_that_nothing_is_left(empty_dsn: str, tmp
     assert [line for line in first.stdout.splitlines() if line.startswith("applied migration ")] == [
         f"applied migration {path.name}" for path in sqlfiles.migrations()
     ]
+    made = len(first.stdout.splitlines()) - 1
+    assert first.stdout.splitlines()[-1].startswith(f"made {made} changes; ")
+    assert first.stdout.endswith(" is up to date now\n")
     assert second.stdout.endswith("is up to date; nothing to do\n")
 
 

@@ -322,7 +322,7 @@ def test_a_password_opens_the_door_and_is_seen_by_the_server_alone(
         (sealed("another one"), 'password authentication failed for user "loader"'),
     ):
         refused = run(warehouse.order(source, dataset), spark)
-        assert refused["code"] == "DATABASE_UNREACHABLE"
+        assert refused["code"] == "INVALID_CREDENTIAL"
         assert says in refused["error"]
         assert "dataflowctl seal" in refused["error"]
     out = sealed(PASSWORD)
@@ -401,7 +401,7 @@ def test_a_table_that_cannot_be_read_is_told_before_job_code(  # noqa: PLR0913, 
             "id bigint, list array<int>",
             "cannot hold the column list array<int>",
         ),
-        ("id bigint, day text", "id bigint, day string", "1 rows have another day than the dataid"),
+        ("id bigint, day text", "id bigint, day string", "1 row has another day than the dataid"),
     ],
 )
 def test_rows_that_a_table_cannot_take_are_refused_with_the_reason(

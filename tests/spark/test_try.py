@@ -175,7 +175,8 @@ def test_a_sql_job_and_a_failing_check_are_told_to_a_person(
     [
         (["work", "d1"], "USAGE", "--sample 0.01, or --rows 1000"),
         (["work", "d1", "--sample", "0"], "USAGE", "more than 0, at most 1"),
-        (["work", "d2", "--rows", "5"], "DATA_NOT_READY", "raw/d2 is not there"),
+        (["work", "d2", "--rows", "5"], "DATA_NOT_READY", "work cannot be tried on d2: raw/d2 is not there"),
+        (["work", "d2", "--rows", "5"], "DATA_NOT_READY", "when it has arrived: dataflowctl ready raw d2"),
         (["wrok", "d1", "--rows", "5"], "NOT_FOUND", "no flow file of this host declares the job wrok"),
         (["shout", "d1", "--rows", "5"], "NOT_ALLOWED", "is of kind command"),
     ],

@@ -278,7 +278,7 @@ def test_the_command_checks_plans_and_applies(
     path.write_text(RETAIL)
     checked = run_ctl("apply", str(path), "--check")
     assert (checked.returncode, checked.stderr) == (0, "")
-    assert "flow retail is right: 2 datasets, 1 jobs" in checked.stdout
+    assert "flow retail is right: 2 datasets, 1 job\n" in checked.stdout
     assert "would apply flow retail: 3 created" in run_ctl("apply", str(path), "--dry-run").stdout
     assert rows(connection, "SELECT FROM dataflow.job") == []
     assert run_ctl("apply", str(path)).stdout.splitlines() == [

@@ -170,3 +170,22 @@ def test_a_calendar_of_centuries_is_caught_up_with_in_calls_of_bounded_length(wo
     assert made[0] == made[1] == 10_000
     assert made[2:] == [(date(2026, 1, 1) - date(1970, 1, 1)).days - 20_000, 0]
     assert world.value("SELECT dataflow.tick('infinity')") == 20_000  # with those of `today`
+
+
+@pytest.mark.parametrize(
+    ("dataid", "says"),
+    [
+        ("2999-01-01", "wait: the calendar makes it READY at 2999-01-02 00:00:00+00"),
+        ("2025-12-31", "the calendar clock begins with 2026-01-01; "),
+        ("2026-01-02", "it is due since 2026-01-03 00:00:00+00: start dataflowd, which makes it READY"),
+    ],
+)
+def test_why_says_when_a_calendar_makes_the_input_and_never_that_it_arrives(
+    world: World, dataid: str, says: str
+) -> None:
+    world.calendar("clock", "daily", "2026-01-01")
+    world.job("daily_report", ["clock"], "report")
+    world.do("SET TimeZone = 'UTC'")
+    [[remedy]] = world.rows("SELECT remedy FROM dataflow.why('daily_report', %s) WHERE number = 1", dataid)
+    assert remedy.startswith(says)
+    assert "when it has arrived" not in remedy

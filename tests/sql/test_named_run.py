@@ -193,7 +193,7 @@ def test_limits_pauses_and_environments_hold_also_by_force(pipeline: World) -> N
     daemon = pipeline.daemon()
     pipeline.ready("raw", DAY)
     pipeline.do("SELECT dataflow.set_concurrency('global', 0)")
-    assert "the limit of 0 attempts of global is reached" in refused(daemon, "DF423", forced=True)
+    assert "the limit of global, 0 attempts, is reached" in refused(daemon, "DF423", forced=True)
     pipeline.do("SELECT dataflow.set_concurrency('global', 5)")
     pipeline.do("SELECT dataflow.pause('job:clean_orders')")
     assert "job:clean_orders is paused" in refused(daemon, "DF423", forced=True)
@@ -222,11 +222,11 @@ def test_a_jobs_own_limit_and_the_daemons_hold_also_by_force(pipeline: World) ->
     pipeline.as_framework("UPDATE dataflow.job SET max_running = 1 WHERE jobid = 'clean_orders'")
     running = daemon.claim_one()
     for forced in (False, True):
-        with pytest.raises(psycopg.Error, match="limit of 1 attempts of job:clean_orders is reached"):
+        with pytest.raises(psycopg.Error, match="limit of job:clean_orders, 1 attempt, is reached"):
             claim_run(daemon, "2026-01-02", forced=forced)
     daemon.finish(running)
     pipeline.do("SELECT dataflow.set_concurrency('daemon:alpha', 0)")
-    with pytest.raises(psycopg.Error, match="limit of 0 attempts of daemon:alpha is reached"):
+    with pytest.raises(psycopg.Error, match="limit of daemon:alpha, 0 attempts, is reached"):
         claim_run(daemon, "2026-01-02")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -217,3 +217,42 @@ def test_five_questions_are_five_rows_with_their_answers(pipeline: World) -> Non
         (4, "Has it been validated?", True),
         (5, "Is it safe to access?", True),
     ]
+
+
+def test_what_is_paused_has_no_time_of_arrival(pipeline: World) -> None:
+    pipeline.ready("raw", DAY, "2026-02-02")
+    daemon = pipeline.daemon()
+    daemon.finish(daemon.claim(1)[0])
+
+    def eta() -> Any:
+        jobs = pipeline.value("SELECT dataflow.overview() -> 'jobs'")
+        return next(job["eta_seconds"] for job in jobs if job["jobid"] == "clean_orders")
+
+    assert eta() is not None
+    pipeline.do("SELECT dataflow.pause('job:clean_orders')")
+    assert eta() is None
+    pipeline.do("SELECT dataflow.pause('job:clean_orders', false)")
+    pipeline.do("SELECT dataflow.pause()")
+    assert eta() is None
+
+
+def test_runs_that_are_retried_are_of_no_job_that_needs_a_hand(world: World) -> None:
+    world.job("once", "raw", "first")
+    world.job("again", "raw", "second", max_attempts=2)
+    world.ready("raw", DAY)
+    daemon = world.daemon()
+    daemon.finish(*daemon.claim(), outcome="FAILED", code="NETWORK", error="no route")
+    hands = world.value("SELECT dataflow.overview() -> 'needs_hand'")
+    assert [hand["detail"] for hand in hands if hand["code"] == "NETWORK"] == [
+        "1 run of 1 job FAILED: no route"
+    ]
+
+
+def test_the_last_step_is_said_once(pipeline: World) -> None:
+    """Release 0.1 wrote it into the error of a failed check."""
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    error = "min_rows: 0\n  remedy: correct the data or the job, then resubmit"
+    daemon.finish(daemon.claim_one(), outcome="FAILED", code="CHECK_FAILED", error=error)
+    [[remedy]] = pipeline.rows("SELECT remedy FROM dataflow.why('clean_orders', %s) WHERE number = 0", DAY)
+    assert remedy == f"correct the data or the job, then dataflowctl resubmit clean_orders --dataid {DAY}"

@@ -76,7 +76,7 @@ CALLS = {
         select_chunks select_runs sortkey status trial_order why
     """,
     "dataflow_operator": """
-        _withdraw cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
+        _withdraw accept cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
         pause_scopes ready release release_chunks replay resolve resolve_records resubmit resubmit_with seal unresolve
         set_concurrency shed unregister validated
     """,
@@ -87,7 +87,7 @@ CALLS = {
 }
 # The tables and views, or their columns, that each role may use directly.
 READER_SEES = """
-    batch check_result chunk_count control counter daemons dataset datasets datastatus event forced forgotten job job_input job_output
+    acceptance batch check_result chunk_count control counter daemons dataset datasets datastatus event forced forgotten job job_code job_input job_output
     jobs key keys limits manifest migration node_stat open_run partitioning published quarantine recheck stale work
 """
 ATTEMPT_COLUMNS = """

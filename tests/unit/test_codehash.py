@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,7 +29,7 @@ def flow(tmp_path: Path) -> Path:
 
 
 def of(flow: Path) -> str:
-    return codehash.of_python(["jobs:clean"], flow)
+    return codehash.of_python(["jobs:clean"], flow).hash
 
 
 def test_comments_formatting_and_docstrings_do_not_count(flow: Path) -> None:
@@ -44,7 +45,7 @@ def test_comments_formatting_and_docstrings_do_not_count(flow: Path) -> None:
 def test_a_change_in_anything_that_it_imports_from_the_flow_counts(flow: Path, name: str) -> None:
     before = of(flow)
     with (flow / name).open("a") as file:
-        file.write("\nadded = 1\n")
+        file.write("\nprint(1)\n")
     assert of(flow) != before
 
 
@@ -63,16 +64,16 @@ def test_code_that_cannot_be_parsed_has_a_hash_too(flow: Path) -> None:
 
 def test_comments_in_sql_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "a.sql").write_text("SELECT 1\nFROM x\n")
-    before = codehash.of_sql("a.sql", tmp_path)
+    before = codehash.of_sql("a.sql", tmp_path).hash
     (tmp_path / "a.sql").write_text("-- why\nSELECT 1   \n\n  FROM x\n")
-    assert codehash.of_sql("a.sql", tmp_path) == before
+    assert codehash.of_sql("a.sql", tmp_path).hash == before
     (tmp_path / "a.sql").write_text("SELECT 2\nFROM x\n")
-    assert codehash.of_sql("a.sql", tmp_path) != before
+    assert codehash.of_sql("a.sql", tmp_path).hash != before
 
 
 def test_a_word_counts_as_the_file_that_it_names_or_as_itself(tmp_path: Path) -> None:
     def of(*words: str) -> str:
-        return codehash.of_command(words, tmp_path)
+        return codehash.of_command(words, tmp_path).hash
 
     script = tmp_path / "load.py"
     script.write_text("1\n", encoding="utf-8")
@@ -81,3 +82,22 @@ def test_a_word_counts_as_the_file_that_it_names_or_as_itself(tmp_path: Path) ->
     script.write_text("2\n", encoding="utf-8")
     assert first != of("python3", "load.py", "{raw_location}")
     assert of("sh", "-c", "x" * 300) != of("sh", "-c", "y" * 300)  # too long for the name of a file
+    script.write_text("1\n", encoding="utf-8")
+    # A word is not stored: it may be a script.
+    assert set(codehash.of_command(["sh", "load.py", "-c"], tmp_path).parts) == {
+        "word 1 of the command",
+        "load.py",
+        "word 3 of the command",
+    }
+
+
+def test_code_of_release_0_1_is_known_again(flow: Path) -> None:
+    """The hash that release 0.1 had for these files, under Python 3.11 and 3.12."""
+    whole = codehash.of_python(["jobs:clean"], flow).whole_hash
+    assert whole == codehash.of_modules(["jobs:clean"], flow)
+    if sys.version_info < (3, 13):
+        assert whole == "2a6529fbb114efaa81a0382570428a9c50b80e49558a64274a7362e0848fe27b"
+
+
+def test_a_hash_is_the_same_under_every_python(flow: Path) -> None:
+    assert of(flow) == "8eb5b56e6db4fcc0c9ab428acf69b4a5b6f23891144d2f3237b308aa3f754f9a"

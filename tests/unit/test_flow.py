@@ -209,6 +209,12 @@ def test_what_an_unknown_format_needs_is_not_asked_for(mistakes: Callable[[str],
     assert "format is 'cvs' (did you mean 'csv'?)" in said
 
 
+def test_a_wrong_calendar_is_one_mistake(mistakes: Callable[[str], list[str]]) -> None:
+    text = "\n[dataset.c]\ncalendar = 'dayly'\nstart = 2026-01-01\nzone = 'UTC'\nready = 'start'"
+    [said] = mistakes(HEAD.lstrip() + text)
+    assert "calendar is 'dayly' (did you mean 'daily'?)" in said
+
+
 @pytest.mark.parametrize(
     ("checks", "said"),
     [

@@ -1,0 +1,109 @@
+"""Habits of everything that the product says: what happened, to what, what to type next. `python -m tests.messages` lists it all."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from dataflowd import sqlfiles
+from tests.messages import Message, collected
+
+MESSAGES = collected()
+LEAST = 500  # a collector that finds nothing would find nothing wrong
+
+# Where there is nothing to type, or the text comes from elsewhere with its remedy.
+WITHOUT_REMEDY = {
+    "dataflowd/engine/command.py AttemptError": "what the process that becomes the script has said, remedy and all",
+    "dataflowd/formats/foreign_types.py ForeignTypeError": "caught, and told with a remedy",
+    "dataflowd/runner/explain.py AttemptError": "a cancelled attempt: its chunk says who did it",
+    "sql/functions/apply.sql RAISE": "the remedy is the conflict's",
+    "sql/functions/mapping.sql RAISE": "the remedy is the mapping's fault in words",
+    "sql/functions/claim.sql RAISE": "a daemon is told, not a person",
+}
+# The number in front cannot be 1.
+ALWAYS_MANY = (
+    "{} runs are in the foreground already",
+    "job {} has {} outputs, and a SQL file makes one",
+    "dataset {}: {} chunks are wanted, and",
+)
+THINGS = (
+    r"runs(?! on\b| already)|jobs|chunks|datasets|records|rows|files|attempts|batches|keys|columns|changes|events|questions|causes|"
+    r"versions|directories|passwords|daemons|dataids|lines|messages|others|places|inputs|outputs|parts"
+)
+PLURAL = re.compile(rf"(?:\{{\}}|%s|%) (?:{THINGS})\b")
+# Python, Postgres and the like are written as their owners do; constants and names of ours may begin a sentence.
+BEGINS = re.compile(r"[a-z`%{'\[(-]|[A-Z_]{2}|NOTIFY|LISTEN|Postgres|Java|Spark|Python")
+
+
+def place(message: Message) -> str:
+    return f"{message.where.partition(':')[0]} {message.name}"
+
+
+def told(message: Message) -> list[str]:
+    return [text for text in (message.text, message.remedy or "") if text]
+
+
+def test_the_list_is_whole() -> None:
+    assert len(MESSAGES) > LEAST
+    assert {message.kind for message in MESSAGES} == {"error", "usage", "mistake", "finding", "answer", "sql"}
+    assert any("needs a yes" in message.text for message in MESSAGES)
+    assert any(message.remedy == "it is 0 or more; 0 starts nothing" for message in MESSAGES)
+
+
+def test_whoever_says_what_is_wrong_says_what_to_do() -> None:
+    is_due = [
+        message
+        for message in MESSAGES
+        if message.kind in {"error", "mistake", "sql"}
+        or (message.kind == "finding" and message.name.endswith((" failed", " warning")))
+    ]
+    lacking = {place(message) for message in is_due if not message.remedy}
+    assert lacking - set(WITHOUT_REMEDY) == set()
+
+
+def test_one_thing_is_not_many() -> None:
+    """Numbers come with dataflowd.plural, in SQL with dataflow._counted: never `1 runs`."""
+    assert [
+        str(message)
+        for message in MESSAGES
+        for text in told(message)
+        if PLURAL.search(text) and not text.startswith(ALWAYS_MANY) and "at most {}" not in text
+        if not re.search(r"more than % dataids|at most % directories", text)
+    ] == []
+
+
+@pytest.mark.parametrize("name", [path.name for path in sqlfiles.functions()])
+def test_nor_in_the_answers_of_sql(name: str) -> None:
+    [path] = [path for path in sqlfiles.functions() if path.name == name]
+    texts = re.findall(r"format\('((?:[^']|'')*)'", path.read_text(encoding="utf-8"))
+    assert [text for text in texts if PLURAL.search(text)] == []
+
+
+def test_a_remedy_of_an_attempt_leaves_the_resubmission_to_who_shows_it() -> None:
+    """`why` adds `dataflowctl resubmit JOB --dataid X` to it: a remedy that says `then resubmit` would say it twice."""
+    assert [
+        str(message)
+        for message in MESSAGES
+        if message.name == "AttemptError" and re.search(r"then (resubmit|try again)", message.remedy or "")
+    ] == []
+
+
+def test_messages_are_clauses_and_not_sentences() -> None:
+    """They stand behind a code and before a remedy: no capital, no full stop, no exclamation."""
+    spoken = [message for message in MESSAGES if message.kind != "answer"]
+    assert [str(message) for message in spoken for text in told(message) if not BEGINS.match(text)] == []
+    assert [
+        str(message)
+        for message in spoken
+        for text in told(message)
+        if text.endswith((".", "!")) and not text.endswith("...")
+    ] == []
+
+
+def test_nobody_is_begged_blamed_or_left_guessing() -> None:
+    empty = re.compile(
+        r"\b(please|sorry|oops|illegal|unexpected error|something went wrong|invalid input|bad request)\b",
+        re.IGNORECASE,
+    )
+    assert [str(message) for message in MESSAGES for text in told(message) if empty.search(text)] == []
