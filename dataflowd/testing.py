@@ -31,6 +31,7 @@ from dataflowd.engine.compose import with_checks
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files, stored_columns
 from dataflowd.order import Chunk, Dataset, Input, Order, Output
+from dataflowd.plural import counted
 from dataflowd.runner import execute, protection
 from dataflowd.runner.explain import fault
 from dataflowd.runner.session import NOISY_LOGGERS, end
@@ -182,7 +183,7 @@ def _job_of(flow: Flow, function: Callable[[Context], Any], name: str | None) ->
         raise AttemptError("INVALID_CODE", f"{flow.path} has no job {name!r}", known)
     raise AttemptError(
         "INVALID_CODE",
-        f"{flow.path} has {len(found) or 'no'} jobs whose code is {own!r}",
+        f"{flow.path} has {counted(len(found), 'job')} whose code is {own!r}",
         f'say which, job="..."; {known}',
     )
 

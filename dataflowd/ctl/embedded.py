@@ -94,6 +94,7 @@ def copy(
     """
     from dataflowd import db, move
     from dataflowd.ctl.output import say, say_json
+    from dataflowd.plural import counted
 
     settings = settings_of(context)
     embedded = _source(settings)
@@ -105,7 +106,7 @@ def copy(
     if as_json:
         say_json({"database": place, "rows": rows, "tables": copied})
         return
-    say(f"copied {rows} rows of {len(copied)} tables to {place}")
+    say(f"copied {counted(rows, 'row')} of {counted(len(copied), 'table')} to {place}")
     say(f"private keys, data and logs stay in {settings.data_dir}: keep this data_dir, or carry it along")
 
 

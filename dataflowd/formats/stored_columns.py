@@ -106,7 +106,7 @@ def _refused(dataset: Dataset, chunk: Chunk, what: str, wrong: Sequence[str]) ->
         mask(
             f"{'/'.join(filter(None, (dataset.name, chunk.dataid)))}: {what} is not what the schema says: {'; '.join(wrong)}"
         ),
-        f"correct the file, or the dataset's schema, then resubmit; {as_before}",
+        f"correct the file, or the dataset's schema; {as_before}",
     )
 
 

@@ -816,7 +816,7 @@ BEGIN
                 (SELECT count(*) FROM jsonb_object_keys(maker.inputs)),
                 dataflow._counted((SELECT count(*) FROM jsonb_object_keys(maker.inputs)) + cardinality(maker.missing), 'input'), maker.missing[1],
                 CASE WHEN cardinality(maker.missing) > 1 THEN format(' (and %s more)', cardinality(maker.missing) - 1) ELSE '' END), ''),
-            CASE WHEN maker.missing IS NULL OR old.because IS NOT NULL THEN again || ' --status READY makes it again'
+            CASE WHEN maker.missing IS NULL OR old.because IS NOT NULL THEN renewal
                 ELSE format('when they are there: %s --status READY', again) END;
     END IF;
     IF run.state = 'READY' AND maker.forced_inputs IS NOT NULL THEN

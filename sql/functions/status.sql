@@ -81,8 +81,8 @@ BEGIN
             IF last_version IS NULL THEN
                 RAISE EXCEPTION '% cannot be set to READY by hand: %', chunk,
                     CASE OLD.jobid WHEN '' THEN 'there is no published version of it' ELSE format('there is no version of it that job %s has published', OLD.jobid) END
-                    USING ERRCODE = 'DF409', HINT = CASE OLD.jobid WHEN '' THEN '' ELSE 'RESUBMIT has the job make it; ' END
-                        || format('dataflowctl ready %s %s registers data that was brought from outside', OLD.datasetid, OLD.dataid);
+                    USING ERRCODE = 'DF409', HINT = format('dataflowctl ready %s %s registers data that was brought from outside', OLD.datasetid, OLD.dataid)
+                        || CASE WHEN OLD.jobid <> '' THEN '; status RESUBMIT has the job make it' ELSE '' END;
             END IF;
             NEW.manifest := last_version;
             NEW.version := last_version;

@@ -105,7 +105,7 @@ def test_what_older_code_made_is_accepted_with_the_code_that_was_shown(
     code.write_text(FIXED, encoding="utf-8")
     ok(run_ctl("apply", str(shop.flow)))
     told = ok(run_ctl("why", "work", "1"))
-    assert "it is stale: CODE (jobs.py:work)" in told
+    assert "the job's code has changed since (jobs.py:work)" in told
     assert "dataflowctl accept work --dataid 1 takes it as it is" in told
 
     assert "would accept 2 chunks; nothing was changed" in ok(run_ctl("accept", "work", "--dry-run"))

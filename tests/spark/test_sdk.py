@@ -795,7 +795,7 @@ def test_a_test_with_the_flow_has_its_parameters_limit_and_checks(
 
 def test_a_test_says_which_job_of_the_flow_it_lacks(spark: SparkSession, tmp_path: Path, shop: Flow) -> None:
     raw = {"raw": spark.createDataFrame([(1, 5)], "id int, amount int")}
-    with pytest.raises(AttemptError, match=r"has no jobs whose code is 'forward'.*"):
+    with pytest.raises(AttemptError, match=r"has 0 jobs whose code is 'forward'.*"):
         run_job(forward, spark, raw, ["orders"], flow=shop)
     with pytest.raises(AttemptError, match=r"flow\.toml has no job 'tke'"):
         run_job(forward, spark, raw, ["orders"], flow=shop, job="tke")

@@ -117,10 +117,11 @@ def test_why_tells_of_force_missing_inputs_and_staleness(months: World) -> None:
         (12, "FORCED_INPUT", "months/0 v1 was made by force", "dataflowctl why sum_month 0")
     ]
     months.ready("days", "1")
+    renewal = "dataflowctl resubmit sum_month --dataid 0 --stale makes it again"
     assert months.rows(why, "sum_month") == [
-        (5, "LOCKED", locked, f"{again} makes it again"),
-        (11, "FORCED", told, f"{again} makes it again"),
-        (13, "STALE", "days/1 was not there then", f"{again} makes it again"),
+        (5, "LOCKED", locked, renewal),
+        (11, "FORCED", told, renewal),
+        (13, "STALE", "days/1 was not there then", renewal),
     ]
     months.ready("days", "0", "2")
     assert months.rows(why, "sum_month")[-1][2] == "days/0 was published again since"

@@ -164,7 +164,7 @@ def test_ready_by_hand_is_refused_where_the_job_has_published_nothing(
     assert (diagnosis.sqlstate, diagnosis.message_primary, diagnosis.message_hint) == (
         "DF409",
         f"clean/{DAY} cannot be set to READY by hand: there is no version of it that job clean_orders has published",
-        f"RESUBMIT has the job make it; {remedy}",
+        f"{remedy}; status RESUBMIT has the job make it",
     )
     assert pipeline.everything() == digest
 
