@@ -37,12 +37,16 @@ class Operators(Actor):
 
     def _unlimit(self, scope: str) -> None:
         [*own] = [daemon.places for daemon in self.stage.daemons if scope == f"daemon:{daemon.name}"]
-        self.stage.between_claims("SELECT dataflow.set_concurrency(%s, %s)", scope, own[0] if own else None)
+        # An UPDATE: the job may not be declared yet, and then its limit was refused.
+        self.stage.between_claims(
+            "UPDATE dataflow.control SET concurrency = %s WHERE scope = %s", own[0] if own else None, scope
+        )
 
     def pause(self, step: Step) -> bool:
         scopes = ["global", *(f"job:{job}" for branch in self.stage.branches for job in branch.jobs)]
         scope = step.choose(scopes)
-        self.later(step.between(0.5, 5), lambda: self.stage.rows("SELECT dataflow.pause(%s, false)", scope))
+        resume = "UPDATE dataflow.control SET paused = false WHERE scope = %s"
+        self.later(step.between(0.5, 5), lambda: self.stage.rows(resume, scope))
         self.stage.between_claims("SELECT dataflow.pause(%s)", scope)
         return True
 
