@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from dataflowd.declared import ScriptFlow
 from dataflowd.faults import AttemptError
-from dataflowd.order import ATTEMPTS
+from dataflowd.places import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dataflowd.declared import Declared
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.model import Dataset as Declaration
-    from dataflowd.order import Dataset, Order
+    from dataflowd.order import Dataset, Input, Order, Output
 
 LOGIN = ("hostname", "port", "database", "schemaname", "tablename", "username")
 
@@ -54,34 +54,46 @@ def require(order: Order, job: Job, declared: Declared) -> None:
 def differences(order: Order, job: Job, flows: Mapping[str, Flow]) -> dict[str, Difference]:
     """By what differs: a dataset, or the job."""
     found = {f"job {job.name}": _of_job(order, job, flows)}
-    found |= {f"dataset {name}": _of_dataset(order, name, flows) for name in (*order.inputs, *order.outputs)}
+    used = [one.dataset.datasetid for one in order.inputs.values()]
+    used += [one.dataset.datasetid for one in order.outputs.values()]
+    found |= {f"dataset {name}": _of_dataset(order, name, flows) for name in used}
     return {name: difference for name, difference in found.items() if difference is not None}
 
 
 def _of_job(order: Order, job: Job, flows: Mapping[str, Flow]) -> Difference | None:
-    """A script that a person has named has no file that says what it reads."""
-    flow = next((one for one in flows.values() if job.name in one.jobs), None)
+    """A script that a person has named has no file that says what it reads.
+
+    One that was created like another has datasets of its own, by the names that the other's code has for them.
+    """
+    name = job.like or job.name
+    flow = next((one for one in flows.values() if name in one.jobs), None)
     if flow is None or isinstance(flow, ScriptFlow):
         return None
-    declared = flow.jobs[job.name]
-    reads, writes = ("reads", declared.inputs, order.inputs), ("writes", declared.outputs, order.outputs)
+    declared = flow.jobs[name]
+    sides = (("reads", declared.inputs, order.inputs), ("writes", declared.outputs, order.outputs))
     wrong = [
         f"the job {job.name} {verb} {_listed(said)} in {flow.path} and {_listed(found)} in the database"
-        for verb, said, found in ((verb, set(said), set(found)) for verb, said, found in (reads, writes))
+        for verb, said, found in ((verb, set(said), _known(found, job)) for verb, said, found in sides)
         if said != found
     ]
     return Difference("; ".join(wrong), flow.path) if wrong else None
 
 
+def _known(found: Mapping[str, Input] | Mapping[str, Output], job: Job) -> set[str]:
+    return set(found) if job.like else {one.dataset.datasetid for one in found.values()}
+
+
 def _of_dataset(order: Order, name: str, flows: Mapping[str, Flow]) -> Difference | None:
-    sides = [one.dataset for one in (order.inputs.get(name), order.outputs.get(name)) if one is not None]
+    written = next((one for one in order.outputs.values() if one.dataset.datasetid == name), None)
+    read = next((one for one in order.inputs.values() if one.dataset.datasetid == name), None)
+    sides = [one.dataset for one in (read, written) if one is not None]
     flow = next((one for one in flows.values() if name in one.datasets), None)
     if flow is None:
         return next((Difference(wrong, None) for side in sides for wrong in _strings(side)), None)
     said = flow.datasets[name]
     wrong = {line: None for side in sides for line in _compared(side, said)}
-    if name in order.outputs and order.outputs[name].location != (expected := _written_to(said)):
-        wrong[_told_apart("location", expected, order.outputs[name].location)] = None
+    if written is not None and written.location != (expected := _written_to(said)):
+        wrong[_told_apart("location", expected, written.location)] = None
     if not wrong:
         return None
     return Difference(f"dataset {name} is not what {flow.path} declares: {'; '.join(wrong)}", flow.path)
@@ -106,7 +118,7 @@ def _written_to(said: Declaration) -> str | None:
 def _strings(found: Dataset) -> Iterator[str]:
     value = found.connection.database
     if value is not None and _CONNECTION_STRING.search(value):
-        yield f"dataset {found.name}: its database {value!r:.200} is a connection string, which may name another host"
+        yield f"dataset {found.datasetid}: its database {value!r:.200} is a connection string, which may name another host"
 
 
 def _told_apart(column: str, said: object, found: object) -> str:

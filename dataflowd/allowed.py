@@ -28,7 +28,10 @@ def check(order: Order) -> None:
             if not hosts.is_table(source.dataset.format, location):
                 paths.check_below(location, order.allowed_roots)
     for output in order.outputs.values():
-        written = [attempt_location(place, order.dataid, order.attempt) for place in _given(output.location)]
+        written = [
+            attempt_location(place, order.dataid, order.attempt, order.allowed_roots)
+            for place in _given(output.location)
+        ]
         _check(order, output.dataset, [*_given(output.location), *written])
 
 

@@ -46,7 +46,12 @@ class Result:
     checks: list[dict[str, Any]] = field(default_factory=list)
     nodes: list[dict[str, Any]] = field(default_factory=list)
     quarantine: list[dict[str, Any]] = field(default_factory=list)
+    judged: list[dict[str, Any]] = field(
+        default_factory=list
+    )  # inputs from outside: dataset, dataid, passed, said
     applied: bool | None = None  # True: the resolved records of the run were given to it
+    found: dict[str, Any] = field(default_factory=dict)  # see dataflowd.evidence
+    replayed: bool | None = None  # True: these alone were run, and their rows added to the published ones
 
     def document(self) -> dict[str, Any]:
         """The element of the list that dataflow.finish takes."""
@@ -72,7 +77,10 @@ _OPTIONAL = (
     "checks",
     "nodes",
     "quarantine",
+    "judged",
     "applied",
+    "found",
+    "replayed",
 )
 
 

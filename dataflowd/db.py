@@ -19,6 +19,7 @@ from dataflowd import sqlfiles, withheld
 from dataflowd.errors import (
     DatabaseUnreachableError,
     DataflowError,
+    InvalidPathError,
     InvalidSettingsError,
     InvalidValueError,
     LockedError,
@@ -55,11 +56,13 @@ SQLSTATE_NOT_FOUND = "DF404"
 SQLSTATE_REFUSED = "DF409"
 SQLSTATE_INVALID = "DF400"
 SQLSTATE_LOCKED = "DF423"
+SQLSTATE_ELSEWHERE = "DF412"
 RAISED_BY_FUNCTIONS: dict[str | None, type[DataflowError]] = {
     SQLSTATE_NOT_FOUND: NotFoundError,
     SQLSTATE_REFUSED: NotAllowedError,
     SQLSTATE_INVALID: InvalidValueError,
     SQLSTATE_LOCKED: LockedError,
+    SQLSTATE_ELSEWHERE: InvalidPathError,
 }
 
 # What lies in the values themselves: one row twice, data exceptions, integrity violations, a value larger than Postgres can

@@ -40,6 +40,7 @@ GIB = 1024**3
 LITTLE_DISK = 5 * GIB
 NO_DISK = 500 * 1024**2
 ROLES = "roles"
+SHOWN_CHANGES = 5
 RUNS_JOBS = {"dataflow_daemon", "dataflow_admin"}
 POOLER_REMEDY = "let DATAFLOW_DSN name Postgres itself, or a pooler in session mode"
 
@@ -129,8 +130,9 @@ def flows(settings: Settings) -> Iterator[Finding]:
     from dataflowd import flow  # noqa: PLC0415 - heavier than most callers of this module need
 
     for path in settings.flows:
+        elsewhere: dict[str, flow.Mistake] = {}
         try:
-            loaded = flow.load(path, settings)
+            loaded = flow.load(path, settings, elsewhere=elsewhere)
         except DataflowError as error:
             yield Finding(
                 "flows",
@@ -139,7 +141,48 @@ def flows(settings: Settings) -> Iterator[Finding]:
                 error.remedy or f"correct it; `dataflowctl apply --check {path}`",
             )
         else:
-            yield Finding("flows", "ok", f"{path} declares {counted(len(loaded.jobs), 'job')}")
+            yield Finding(
+                "flows",
+                "ok",
+                f"{path} declares {counted(len(loaded.jobs), 'job')} for this host"
+                if elsewhere
+                else f"{path} declares {counted(len(loaded.jobs), 'job')}",
+            )
+            for job, mistake in elsewhere.items():
+                yield Finding(
+                    "flows",
+                    "failed",
+                    f"{path}:{mistake.line}: the job {job} does not run here: {mistake.what}",
+                    mistake.remedy,
+                )
+
+
+def applied(settings: Settings, connection: psycopg.Connection) -> Iterator[Finding]:
+    """Whether the database knows the flow files as they are now; nothing is said where it does, or where a file is wrong."""
+    from psycopg.types.json import Jsonb  # noqa: PLC0415
+
+    from dataflowd import flow  # noqa: PLC0415 - heavier than most callers of this module need
+
+    for path in settings.flows:
+        try:
+            loaded = flow.load(path, settings, {}, {})
+        except DataflowError:
+            continue
+        asked = {"flow": Jsonb(loaded.document())}
+        found = [
+            f"{kind} {name} ({', '.join(changed) if action == 'changed' else 'not there'})"
+            for kind, name, action, changed in connection.execute(db.query("doctor_flow"), asked)
+        ]
+        if found:
+            more = (
+                f" and {counted(len(found) - SHOWN_CHANGES, 'other')}" if len(found) > SHOWN_CHANGES else ""
+            )
+            yield Finding(
+                "applied",
+                "warning",
+                f"{path} is not what the database knows: {', '.join(found[:SHOWN_CHANGES])}{more}",
+                f"`dataflowctl apply {path}`, or undo its change; jobs that differ in their datasets are refused (INVALID_ORDER)",
+            )
 
 
 def _java_and_spark(settings: Settings, *, spark: bool) -> Iterator[Finding]:
@@ -248,7 +291,7 @@ def database(settings: Settings) -> Iterator[Finding]:
             return
         yield _server(connection)
         yield _tls(settings, connection)
-        for check in (_schema, _roles, _clock):
+        for check in (_schema, _roles, _clock, _daemons):
             try:
                 with db.translated():
                     yield check(connection)
@@ -256,6 +299,8 @@ def database(settings: Settings) -> Iterator[Finding]:
                 yield Finding(check.__name__.removeprefix("_"), "failed", error.message, error.remedy)
         yield _listen(settings, connection)
         with suppress(psycopg.Error):  # what is wrong with the schema was said above
+            yield from applied(settings, connection)
+        with suppress(psycopg.Error):
             yield from doctor_keys.examine(settings, connection)
 
 
@@ -334,6 +379,30 @@ def _roles(connection: psycopg.Connection) -> Finding:
         f"{user} is a member of no dataflow role",
         f"as a superuser: GRANT dataflow_daemon TO {user}",
     )
+
+
+def _daemons(connection: psycopg.Connection) -> Finding:
+    """Whether a daemon that freezes with its session could be helped by a daemon of this user."""
+    if not RUNS_JOBS & {str(row[0]) for row in connection.execute(db.query("doctor_roles"))}:
+        return Finding("daemons", "skipped", "is asked of a role that runs jobs")
+    if frozen := connection.execute(db.query("doctor_frozen")).fetchone():
+        daemon, hostname, session, attempts = frozen
+        return Finding(
+            "daemons",
+            "warning",
+            f"daemon {daemon} on {hostname} hangs, and its session {session} keeps {counted(attempts, 'run')}",
+            "see `dataflowctl status`, which says how to end it",
+        )
+    user = connection.info.user
+    if foreign := connection.execute(db.query("doctor_daemon_sessions")).fetchone():
+        daemon, _session, username = foreign
+        return Finding(
+            "daemons",
+            "warning",
+            f"{user} may not end the session of daemon {daemon}, which is {username}: if that one freezes, its runs wait for a hand",
+            f"GRANT pg_signal_backend TO {user}, or let all daemons connect as one user",
+        )
+    return Finding("daemons", "ok", f"{user} may end the session of a daemon that freezes")
 
 
 def _clock(connection: psycopg.Connection) -> Finding:

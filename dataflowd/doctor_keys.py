@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from typing import TYPE_CHECKING
 
 from dataflowd import db, known_keys
@@ -20,12 +21,17 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 
+OPENS = "opens"
+OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
 def examine(settings: Settings, connection: psycopg.Connection) -> Iterator[Finding]:
     """Opens every sealed password, as a job would; nothing is said where none is sealed."""
     yield from _pinned(settings, connection)
     sealed = connection.execute(db.query("credentials")).fetchall()
     if not sealed:
         return
+    yield _who_opens(settings)
     try:
         ring = KeySource.of(settings).ring()
     except InvalidCredentialError as error:
@@ -49,6 +55,33 @@ def examine(settings: Settings, connection: psycopg.Connection) -> Iterator[Find
             f"the passwords of {', '.join(unbound)} open for any port of their host: an earlier release has sealed them",
             "when every host runs this release: dataflowctl key rotate",
         )
+
+
+def _who_opens(settings: Settings) -> Finding:
+    """Whether the framework only does not open passwords, or cannot: what is kept from the daemon's user, root apart."""
+    source = KeySource.of(settings)
+    file, user = source.file, settings.runner_user
+    place = "what key_command prints" if file is None else str(file)
+    if not user:
+        return Finding(
+            OPENS,
+            "ok",
+            f"the framework does not open passwords, but could: jobs and daemon are one user, who reads {place}",
+            "where it must not be able to: runner_user, as docs/security.md says",
+        )
+    if file is not None and file.exists() and (file.stat().st_uid != 0 or file.stat().st_mode & OF_OTHERS):
+        return Finding(
+            OPENS,
+            "warning",
+            f"runner_user is {user}, but others than root can read {file}",
+            f"chown root: {file} && chmod 600 {file}",
+        )
+    how = (
+        f"only {user} runs key_command"
+        if file is None
+        else f"{file} is root's, and only what becomes a job of {user} gets a copy"
+    )
+    return Finding(OPENS, "ok", f"the framework cannot open passwords, root apart: {how}")
 
 
 def _pinned(settings: Settings, connection: psycopg.Connection) -> Iterator[Finding]:

@@ -89,7 +89,7 @@ def output_location(order: Order, output: Output) -> str | None:
     """The directory that this attempt alone writes; None for tables."""
     if output.location is None:
         return None
-    return attempt_location(output.location, order.dataid, order.attempt)
+    return attempt_location(output.location, order.dataid, order.attempt, order.allowed_roots)
 
 
 def _all(order: Order) -> Iterator[tuple[str, str]]:
@@ -115,7 +115,7 @@ def _chunks(source: Input) -> dict[str, str]:
 
 
 def _described(dataset: Dataset, place: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    values = {"datasetid": dataset.name, "format": dataset.format, **vars(dataset.connection), **place}
+    values = {"datasetid": dataset.datasetid, "format": dataset.format, **vars(dataset.connection), **place}
     for column in COLUMNS:
         yield variable(dataset.name, column), _text(values[column])
 

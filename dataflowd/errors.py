@@ -85,5 +85,9 @@ class InvalidCredentialError(DataflowError):
     code = "INVALID_CREDENTIAL"
 
 
+class InvalidPathError(DataflowError):
+    code = "INVALID_PATH"
+
+
 class LockedError(DataflowError):
     code = "LOCKED"

@@ -1,7 +1,8 @@
 """Why an attempt failed, in the words that are stored with it.
 
 A fault carries one of the codes below; the SDK and the runner raise it, the runner turns it into a FAILED result. A
-fault that no repetition can heal says so (`retry = False`), and the run then waits for a person at once.
+fault that no repetition can heal says so (`retry = False`), and the run then waits for a person at once. One of such a
+code that may heal by itself all the same (`heals`), as a disk that is mounted late, is left to the job's own policy.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ def node_of(error: BaseException) -> str | None:
 
 
 class AttemptError(DataflowError):
-    def __init__(self, code: str, message: str, remedy: str = "") -> None:
+    def __init__(self, code: str, message: str, remedy: str = "", *, heals: bool = False) -> None:
         super().__init__(message, remedy)
         self.code = code
+        self.heals = heals
         self.details: dict[str, Any] = {}  # what was judged, which is stored with a failed attempt too
 
     @property
     def retry(self) -> bool | None:
         if self.code in RETRY_IN_ANY_CASE:
             return True
-        return False if self.code in RETRY_IS_FUTILE else None
+        return False if self.code in RETRY_IS_FUTILE and not self.heals else None
 
     @property
     def exit_code(self) -> int:

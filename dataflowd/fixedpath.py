@@ -3,10 +3,10 @@
 The path is a symbolic link to the directory of the attempt that is current. A link is replaced by a rename, in one
 moment: a reader finds the old version or the new one, whole, and never neither. The order of events:
 
-1. The attempt writes to `<location>/.attempts/dataid=<id>/attempt=<n>`, which nobody else looks at.
+1. The attempt writes to a directory of its own, below `.attempts` of its root, which nobody else looks at.
 2. `finish`, with the token, publishes in the database: the manifest names that directory.
-3. The path is turned: under a lock on the chunk's directory the database is asked what is current now, and the link is
-   made to lead there.
+3. The path is turned: under a lock on `<location>/.attempts/dataid=<id>` the database is asked what is current now, and
+   the link is made to lead there. That directory is empty; release 0.1.0 wrote to it, and locks it as well.
 
 The other order would let a zombie turn the path to what it was never entitled to publish. With this one the path
 follows the manifest, and whatever happens between 2 and 3 leaves it at the version before, complete and once published.
@@ -23,22 +23,37 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dataflowd import paths
-from dataflowd.order import ATTEMPTS
+from dataflowd.faults import AttemptError
+from dataflowd.places import ATTEMPTS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 BUSY_SECONDS = 5.0
 AGAIN_SECONDS = 0.05
 
 
-def is_behind(location: str | None) -> bool:
-    """Whether a published directory is one that a fixed path leads to."""
-    return location is not None and f"/{ATTEMPTS}/dataid=" in location
+def can_lead_to(location: str, dataid: str, directory: str) -> bool:
+    """Not where the version lies at the path itself: before its dataset had fixed paths, older releases wrote there."""
+    root, found = paths.local(location), paths.local(directory)
+    return root is not None and found is not None and not found.is_relative_to(_link(root, dataid))
+
+
+def is_here(location: str, dataid: str, current: str, allowed_roots: Sequence[str]) -> bool:
+    """Whether this host can turn it. Others have their own disks, and see to them. What was published otherwise before has no path yet."""
+    try:
+        if not can_lead_to(location, dataid, current):
+            return False
+        for place in (location, current):
+            paths.check(place, allowed_roots)
+    except AttemptError:
+        return False
+    directory = paths.local(current)
+    return directory is not None and directory.is_dir()
 
 
 def leads_to(location: str, dataid: str, directory: str) -> bool:
@@ -46,20 +61,18 @@ def leads_to(location: str, dataid: str, directory: str) -> bool:
     root = paths.local(location)
     if root is None:
         return False
-    with suppress(OSError):
-        return root / _link(root, dataid).readlink() == paths.local(directory)
-    return False
+    link, found = _link(root, dataid), paths.local(directory)
+    return found is not None and link.is_symlink() and os.path.realpath(link) == os.path.realpath(found)
 
 
 def lock(location: str, dataid: str) -> int | None:
-    """A descriptor that holds the lock until it is closed; None: somebody else has it for long, or nothing is there."""
+    """A descriptor that holds the lock until it is closed; None: somebody else has it for long."""
     root = paths.local(location)
     if root is None:
         return None
-    try:
-        held = os.open(root / ATTEMPTS / f"dataid={dataid}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
+    directory = _locked(root, dataid)
+    directory.mkdir(parents=True, exist_ok=True)
+    held = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -78,10 +91,10 @@ def turn(location: str, dataid: str, current: str) -> bool:
     root, directory = paths.local(location), paths.local(current)
     if root is None or directory is None or leads_to(location, dataid, current):
         return False
-    target = directory.relative_to(root)
-    fresh = root / ATTEMPTS / f"dataid={dataid}" / ".turning"
+    fresh = _locked(root, dataid) / ".turning"
     fresh.unlink(missing_ok=True)
-    fresh.symlink_to(target)
+    # Between the directories as the kernel sees them: `..` leads elsewhere where the location is a link itself.
+    fresh.symlink_to(os.path.relpath(os.path.realpath(directory), os.path.realpath(root)))
     fresh.replace(_link(root, dataid))
     return True
 
@@ -91,6 +104,10 @@ def forget(location: str, dataid: str, gone: str) -> None:
     root = paths.local(location)
     if root is not None and leads_to(location, dataid, gone):
         _link(root, dataid).unlink(missing_ok=True)
+
+
+def _locked(root: Path, dataid: str) -> Path:
+    return root / ATTEMPTS / f"dataid={dataid}"
 
 
 def _link(root: Path, dataid: str) -> Path:

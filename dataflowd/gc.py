@@ -1,9 +1,9 @@
 """Removes the directories of attempts that nobody needs. The disk is walked, the database decides, the host removes.
 
-A walk finds directories of the form `<chunk>/.attempts/attempt=<n>` below the locations of datasets, or `<chunk>/attempt=<n>`:
-there attempts of 0.1.0 wrote, and those of a fixed path do. It offers them to dataflow.collect in batches; only what comes back is removed. So a directory that reappears, because a runner that was
-believed dead wrote once more, is found by the next walk; each host collects what it can see; and what this database does
-not know stays, for it may be another's. A directory must also be as old as its attempt: one that existed before the
+A walk finds the directories `attempt=<n>` of chunks: below `.attempts` of the roots, and where older releases wrote, in the
+datasets' own directories. It offers them to dataflow.collect in batches; only what comes back is removed. So a directory
+that reappears, because a runner that was believed dead wrote once more, is found by the next walk; each host collects
+what it can see; and what this database does not know stays, for it may be another's. A directory must also be as old as its attempt: one that existed before the
 claim, or was written after the end of an attempt that is known to have ended, bears the number by chance.
 
 Removing is two steps. A rename inside the same parent takes the directory out of sight in one moment, then its content
@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from dataflowd import fixedpath, paths
 from dataflowd.faults import AttemptError
-from dataflowd.order import ATTEMPTS, chunk_location
+from dataflowd.order import chunk_location, without_attempts
+from dataflowd.places import ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -49,6 +50,7 @@ class Place:
     """Where the attempts of a dataset write: a directory, and the names of those below it."""
 
     dataset: str
+    location: str  # of the dataset
     fixed: Path
     below: tuple[str, ...]
     allowed_roots: tuple[str, ...]
@@ -95,23 +97,45 @@ class Removed:
     why_not: str = ""
 
 
-def place(dataset: str, location: str, allowed_roots: Sequence[str]) -> Place | Skipped:
+def places(dataset: str, location: str, allowed_roots: Sequence[str]) -> list[Place] | Skipped:
+    """Where attempts on the dataset write, and where those of older releases did."""
+    own = without_attempts(location)
     try:
-        path = paths.local(location)
+        path = paths.local(own)
     except AttemptError as error:
         return Skipped(dataset, location, error.message)
     if path is None:
         return Skipped(dataset, location, "is not a path of this host")
     parts = Path(chunk_location(str(path), "{dataid}")).parts
-    first = next(number for number, part in enumerate(parts) if "{dataid}" in part)
-    fixed = Path(*parts[:first])
-    if not os.path.isdir(fixed):  # noqa: PTH112 - a name that is too long is no directory either
-        return Skipped(dataset, location, "is not there", is_empty=True)
+    first = _first_of_chunk(parts)
+    fixed, below = Path(*parts[:first]), parts[first:]
+    before = [(fixed, below)] if "{dataid}" in own else [(fixed, below), (fixed / ATTEMPTS, below)]
+    now = [(root, (ATTEMPTS, *parts[len(root.parts) :])) for root in _roots_above(path, allowed_roots)]
+    found = {
+        start.joinpath(*names): Place(dataset, own, start, names, tuple(allowed_roots))
+        for start, names in (*before, *now)
+        if _is_directory(start / ATTEMPTS if names[0] == ATTEMPTS else start)
+    }
     try:
-        paths.check(str(fixed), allowed_roots)
+        for each in found.values():
+            paths.check(str(each.fixed), allowed_roots)
     except AttemptError as error:
         return Skipped(dataset, location, error.message)
-    return Place(dataset, fixed, parts[first:], tuple(allowed_roots))
+    return list(found.values()) or Skipped(dataset, location, "is not there", is_empty=True)
+
+
+def _roots_above(path: Path, allowed_roots: Sequence[str]) -> list[Path]:
+    """All that hold the path: the nearest of them may have been set, or unset, since an attempt wrote."""
+    roots = (paths.local(root) for root in allowed_roots)
+    return [root for root in roots if root is not None and path.is_relative_to(root)]
+
+
+def _first_of_chunk(names: Sequence[str]) -> int:
+    return next(number for number, name in enumerate(names) if "{dataid}" in name)
+
+
+def _is_directory(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - a name that is too long is no directory either
 
 
 def walk(places: Iterable[Place]) -> Iterator[list[Found]]:
@@ -183,7 +207,7 @@ def remove(garbage: Garbage) -> Removed:
 
 def remove_empty(found: Found) -> None:
     """The directories of a chunk that nothing is left of; one in which somebody has begun to write is not empty."""
-    for end in range(len(found.names) - 1, 0, -1):
+    for end in range(len(found.names) - 1, _first_of_chunk(found.place.below), -1):
         try:
             with _opened(replace(found, names=found.names[:end])) as parent:
                 os.rmdir(found.names[end - 1], dir_fd=parent)
@@ -203,9 +227,9 @@ def _not_its_own(modified: float, garbage: Garbage) -> str:
 def _still_shown(garbage: Garbage) -> str:
     """A fixed path follows what is published, and may lag; what was deleted, it need not show any longer."""
     found = garbage.found
-    if found.place.fixed.name != ATTEMPTS:
+    location = found.place.location
+    if "{dataid}" in location:
         return ""
-    location = str(found.place.fixed.parent)
     if garbage.why == FORGOTTEN:
         fixedpath.forget(location, found.dataid, str(found.path))
     is_shown = fixedpath.leads_to(location, found.dataid, str(found.path))

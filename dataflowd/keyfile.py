@@ -102,6 +102,15 @@ class KeySource:
         lines = [line.split() for line in text.splitlines() if line.startswith(FORMAT)]
         return [words[2] for words in lines if len(words) == WORDS]
 
+    def mark(self) -> tuple[int, ...]:
+        """Another one when the file was written again, as a rotation does. It is not read for that."""
+        path = self.file
+        try:
+            found = path.stat() if path is not None else None
+        except OSError:
+            found = None
+        return () if found is None else (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
+
     def passphrase(self, ask: Callable[[], str] | None = None) -> str:
         beside = Path(self.credentials) / PASSPHRASE_CREDENTIAL if self.credentials else None
         path = Path(self.passphrase_file) if self.passphrase_file else beside

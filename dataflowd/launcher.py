@@ -45,19 +45,13 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool, patience
         fresh = _settings(config, given)
         declared.load(fresh)
         log.configure(fresh)
+        _tell_left_out(declared)
         return fresh
 
     def serves() -> list[str] | None:
         return None if current.engine == "noop" else declared.jobs(commands_only=current.engine == "process")
 
-    for job, error in declared.lacking.items():
-        for mistake in error.mistakes:
-            log.logger(__name__).error(
-                "job.left_out",
-                job=job,
-                error=f"{error.path}:{mistake.line}: {mistake.what}",
-                remedy=f"{mistake.remedy}, then reload the daemon",
-            )
+    _tell_left_out(declared)
     if serves() == []:
         log.logger(__name__).warning(
             "daemon.serves_nothing", remedy="name flow files in DATAFLOW_FLOWS, and reload"
@@ -65,8 +59,22 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool, patience
     if current.engine != "noop":
         _tell_versions(current, declared)
     engine = create(current, declared)
-    run = partial(daemon.run, current, engine, once=once, patience=patience, reload=reload, serves=serves)
-    return anyio.run(run)
+    run = partial(daemon.run, current, engine, once=once, patience=patience, reload=reload)
+    told = partial(run, serves=serves, unserved=declared.unserved, has_fixed_paths=declared.has_fixed_paths)
+    return anyio.run(told)
+
+
+def _tell_left_out(declared: Declared) -> None:
+    said = [
+        (job, f"{error.path}:{mistake.line}: {mistake.what}", mistake.remedy)
+        for job, error in declared.lacking.items()
+        for mistake in error.mistakes
+    ]
+    said += [(job, error.message, error.remedy) for job, error in declared.elsewhere.items()]
+    for job, error, remedy in said:
+        log.logger(__name__).error(
+            "job.left_out", job=job, error=error, remedy=f"{remedy}, then reload the daemon"
+        )
 
 
 def run_wanted(
@@ -85,7 +93,14 @@ def run_wanted(
         mine = current.model_copy(update={"daemon_name": f"{current.effective_daemon_name[:50]}-run{number}"})
         engine = create(mine, declared, echo)
         run = partial(
-            daemon.run, mine, engine, once=True, serves=lambda: [wanted.jobid], wanted=wanted, told=told
+            daemon.run,
+            mine,
+            engine,
+            once=True,
+            serves=lambda: [wanted.jobid],
+            has_fixed_paths=declared.has_fixed_paths,
+            wanted=wanted,
+            told=told,
         )
         try:
             anyio.run(run)
@@ -104,7 +119,8 @@ def create(current: Settings, declared: Declared, echo: Echo | None = None) -> E
             return CommandEngine(current, declared, Orders(current), echo)
         case "spark":
             orders = Orders(current)
-            return SparkEngine(current, declared, orders, CommandEngine(current, declared, orders, echo))
+            commands = CommandEngine(current, declared, orders, echo, is_looked_at=True)
+            return SparkEngine(current, declared, orders, commands, echo)
 
 
 def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:

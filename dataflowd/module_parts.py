@@ -207,7 +207,7 @@ def dumped(value: object) -> str:
     if isinstance(value, ast.AST):
         fields = (
             f"{name}={dumped(inner)}"
-            for name, inner in ast.iter_fields(value)
+            for name, inner in _fields(value)
             if name not in ("ctx", "kind", "type_comment", "type_ignores")
             and inner is not None
             and inner != []
@@ -216,6 +216,15 @@ def dumped(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(dumped, value))}]"
     return repr(value)
+
+
+def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
+    for name, value in ast.iter_fields(node):
+        if isinstance(node, ast.JoinedStr) and name == "values":
+            # Python 3.12 alone ends some of them with an empty text.
+            yield name, [each for each in value if not (isinstance(each, ast.Constant) and each.value == "")]
+        else:
+            yield name, value
 
 
 def _digest(text: bytes) -> str:

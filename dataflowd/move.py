@@ -16,6 +16,7 @@ from psycopg import sql
 
 from dataflowd import db
 from dataflowd.errors import LockedError, NotAllowedError
+from dataflowd.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -93,11 +94,7 @@ def _require_quiet(source: psycopg.Connection) -> None:
 
 def _require_empty(target: psycopg.Connection) -> None:
     counts = target.execute(db.query("copy_occupied")).fetchone() or ()
-    found = [
-        f"{count} {name}{'' if count == 1 else 's'}"
-        for name, count in zip(OCCUPANTS, counts, strict=True)
-        if count
-    ]
+    found = [counted(count, name) for name, count in zip(OCCUPANTS, counts, strict=True) if count]
     if found:
         raise NotAllowedError(
             f"the database {target.info.dbname} is in use: it holds {', '.join(found)}",

@@ -8,11 +8,13 @@ credential of the control database and no fencing token is in it: job code could
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dataflowd import vetting
+from dataflowd import paths, vetting
+from dataflowd.places import ATTEMPTS
 
-ATTEMPTS = ".attempts"
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +38,13 @@ class Dataset:
     checks: dict[str, Any] = field(default_factory=dict)
     custom_checks: tuple[dict[str, str], ...] = ()
     publish: str = "pointer"
+    digest: bool = False  # files are compared by what is in them, too
     connection: Connection = field(default_factory=Connection)
+    stored_as: str | None = None  # its own name, where the job's code knows it by another one
+
+    @property
+    def datasetid(self) -> str:
+        return self.stored_as or self.name
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> Dataset:
@@ -68,6 +76,13 @@ class Chunk:
     rows: int | None = None
     validated: bool = True
     batch: Batch | None = None
+    measured: dict[str, Any] | None = (
+        None  # what lay there when it was registered, or used for the first time
+    )
+    judged: bool | None = (
+        None  # from outside: whether its version has passed its checks; None: nobody has asked yet
+    )
+    not_older: str | None = None  # ISO 8601: the newest file must not be older than this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +139,26 @@ class Trial:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Only repaired records are run: their rows are added to those that an earlier attempt published."""
+
+    attempt: int
+    code_hash: str | None
+    config_hash: str | None
+    version: int
+    files: tuple[dict[str, Any], ...]
+    rows: int
+    columns: str
+    inputs: tuple[str, ...]  # those of which each row makes its own
+    nodes: tuple[dict[str, Any], ...]  # of the earlier attempt
+    records: tuple[
+        dict[str, Any], ...
+    ]  # {"code", "reason", "mark", "is_dropped", "repaired", "columns", "text"}
+    dropped: int  # by a person, of all records of the run
+    aside: int  # that still wait for one
+
+
+@dataclass(frozen=True, kw_only=True)
 class Order:
     attempt: int
     number: int = 1
@@ -146,6 +181,7 @@ class Order:
     code_hash: str | None = None
     config_hash: str | None = None
     trial: Trial | None = None
+    replay: Replay | None = None
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -176,7 +212,15 @@ class Order:
             name: tuple(document.get(name) or ()) for name in ("allowed_roots", "allowed_hosts", "resolved")
         }
         trial = Trial(**document["trial"]) if document.get("trial") else None
-        return cls(**document | {"inputs": inputs, "outputs": outputs, "trial": trial} | lists)
+        replay = _replay(document["replay"]) if document.get("replay") else None
+        return cls(
+            **document | {"inputs": inputs, "outputs": outputs, "trial": trial, "replay": replay} | lists
+        )
+
+
+def _replay(document: dict[str, Any]) -> Replay:
+    listed = {name: tuple(document[name] or ()) for name in ("files", "inputs", "nodes", "records")}
+    return Replay(**document | listed)
 
 
 def _chunk(document: dict[str, Any]) -> Chunk:
@@ -196,13 +240,19 @@ def chunk_location(location: str, dataid: str) -> str:
     return place.replace("{dataid}", dataid) if "{dataid}" in place else f"{place}/dataid={dataid}"
 
 
-def attempt_location(location: str, dataid: str, attempt: int) -> str:
-    """The directory that this attempt alone writes. It lies below one that Spark, Hive, pyarrow and pandas skip.
+def attempt_location(location: str, dataid: str, attempt: int, allowed_roots: Iterable[str]) -> str:
+    """The directory that this attempt alone writes: below `.attempts` of the root that the dataset lies under.
 
     Whoever reads the dataset's directory, and not what its manifests name, would otherwise find old versions and failed
-    attempts in it. The attempt's own name has no dot: Hadoop refuses to read a directory that begins with one, even
-    where it is named. Spark takes a name with `=` in it for a column, underscore or not.
+    attempts in it. A hidden directory in the dataset's own is not enough: DuckDB and patterns with `**` skip none. Where
+    the dataset's directory is itself a root, there is no better place. The attempt's own name has no dot: Hadoop refuses
+    to read a directory that begins with one, even where it is named. Spark takes a name with `=` in it for a column,
+    underscore or not.
     """
-    chunk = chunk_location(location, dataid)
-    is_hidden = location.rstrip("/").endswith(f"/{ATTEMPTS}")  # the directory behind a fixed path
-    return f"{chunk}/attempt={attempt}" if is_hidden else f"{chunk}/{ATTEMPTS}/attempt={attempt}"
+    above, below = paths.split_at_root(without_attempts(location), allowed_roots)
+    return f"{chunk_location(f'{above}/{ATTEMPTS}{below}', dataid)}/attempt={attempt}"
+
+
+def without_attempts(location: str) -> str:
+    """The location of a dataset with a fixed path: the database adds `.attempts` to it, for daemons of 0.1.0."""
+    return location.rstrip("/").removesuffix(f"/{ATTEMPTS}")

@@ -14,7 +14,7 @@ from dataflowd.faults import AttemptError
 from dataflowd.places import BadLocationError, Place, place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 PATH_BYTES = 4000
@@ -54,10 +54,39 @@ def check_below(location: str, allowed_roots: Sequence[str]) -> None:
                 check(entry, allowed_roots)
 
 
+def require_writable(location: str) -> None:
+    """Raises INVALID_PATH where the directory, which is not there yet, could not be made by the user of this process."""
+    path = local(location)
+    if path is None:
+        return
+    above = next(each for each in path.parents if each.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise _invalid(
+            f"the directory {path} cannot be made: this user may not write to {above}",
+            "let the user who runs the jobs write there",
+        )
+
+
 def local(location: str) -> Path | None:
     """The path on this host's disk, or None for a location elsewhere. Raises INVALID_PATH."""
     found = _place(location)
     return Path(found.path) if found.scheme == "file" else None
+
+
+def split_at_root(location: str, allowed_roots: Iterable[str]) -> tuple[str, str]:
+    """The nearest of the roots that hold the location, and the rest of it, which is empty or begins with a slash.
+
+    A location that none of them holds is the whole of it: whoever uses it is refused for that.
+    """
+    whole = _place(location)
+    holding = [root for root in map(_place, allowed_roots) if root.holds(whole)]
+    if not holding:
+        return location.rstrip("/"), ""
+    below = whole.path[len(max((root.path.rstrip("/") for root in holding), key=len)) :].rstrip("/")
+    written = location.rstrip("/")
+    # As it is written, so that a plain path stays one. Only a disk takes /a//b for /a/b.
+    above = written.removesuffix(below) if written.endswith(below) else whole.path.removesuffix(below)
+    return above.rstrip("/"), below
 
 
 def _place(location: str) -> Place:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from dataflowd.nearest import did_you_mean
 
+ATTEMPTS = ".attempts"  # the directory that attempts write below; the name is hidden from most readers
 SCHEMES = ("file", "s3a", "hdfs", "abfs", "abfss", "gs")
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL)

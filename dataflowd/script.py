@@ -3,7 +3,8 @@
 It reads the order from one inherited file, asks the host's side of the five questions, makes the directories that the
 script may write, opens the passwords that it needs, and executes the script in its own place. The key and the passwords
 are seen by nobody else. What is wrong is written to the other file as JSON; that file is closed by exec, so that whoever
-reads it learns that the script has begun, or why it has not.
+reads it learns that the script has begun, or why it has not. Before either stands a line with what was found
+(dataflowd.evidence): whether there is a second line tells the two apart.
 
 A script that was given a password may print it. Its output therefore passes through a filter that recognises the
 passwords (output_filter): a process that is nobody's child, in a session of its own, and ends when the last writer is
@@ -20,17 +21,17 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
-from dataflowd import allowed, environment, formats, output_filter, paths, published, words
+from dataflowd import allowed, environment, evidence, formats, output_filter, paths, published, words
 from dataflowd.errors import DataflowError
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files
 from dataflowd.order import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from dataflowd.order import Chunk, Dataset
+    from dataflowd.order import Dataset
 
 FAILED = 70
 LEAST_BYTES = 4  # a shorter password would mask half of every line
@@ -49,19 +50,30 @@ def main() -> None:
     try:
         with os.fdopen(order_file, "rb") as file:
             document = json.load(file)
-        become(document)
+        become(document, lambda said: _tell(status_file, said))
     except DataflowError as error:
         fault = {"code": error.code, "message": error.message, "remedy": error.remedy}
-        os.write(status_file, json.dumps(fault).encode())
+        _tell(status_file, fault | {"heals": isinstance(error, AttemptError) and error.heals})
         sys.exit(FAILED)
 
 
-def become(document: dict[str, Any]) -> None:
+def _tell(status_file: int, said: dict[str, Any]) -> None:
+    left = json.dumps(said).encode() + b"\n"
+    while left:
+        left = left[os.write(status_file, left) :]
+
+
+def become(document: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
     """Does not return."""
     order = Order.parse(document["order"])
-    prepare(order)
-    found = environment.variables(order)
-    program = [*document["before"], *words.filled(document["words"], environment.sayable(found))]
+    seen = evidence.Evidence(order)
+    try:
+        prepare(order, seen)
+    finally:
+        tell({"found": seen.document()})
+    variables = environment.variables(order)
+    told = words.filled(document["words"], environment.sayable(variables)) if document["words"] else []
+    program = [*document["before"], *told, *document.get("after", ())]
     wanted = environment.password_variables(order)
     passwords = {}
     if wanted:
@@ -70,7 +82,7 @@ def become(document: dict[str, Any]) -> None:
         output.begin(list(passwords.values()))
     for copy in document.get("lent", ()):
         os.unlink(copy)  # noqa: PTH108 - the script gets its passwords, and not the key
-    env = document["env"] | found | passwords
+    env = document["env"] | variables | passwords
     try:
         os.execvpe(program[0], program, {key.encode(): value.encode() for key, value in env.items()})  # noqa: S606
     except OSError as error:
@@ -80,15 +92,20 @@ def become(document: dict[str, Any]) -> None:
         ) from None
 
 
-def prepare(order: Order) -> None:
+def prepare(order: Order, seen: evidence.Evidence) -> None:
     """Locations elsewhere than on a disk are judged by their text: the script has the means to look, we have not."""
     allowed.check(order)
+    places = published.Places(seen, _listing)
     for source in order.inputs.values():
         for chunk in source.chunks:
             if not order.forced:
                 published.require_validated(source.name, chunk)
-            if chunk.location is not None and source.dataset.format not in formats.TABLES:
-                _check_files(source.name, chunk, chunk.location)
+            if source.dataset.format in formats.TABLES:
+                seen.note(source.name, evidence.IN_A_TABLE)
+            elif chunk.location is not None and paths.local(chunk.location) is None:
+                seen.measured(source.name, chunk, None)
+            elif chunk.location is not None:
+                places.check(source, chunk, chunk.location)
     for output in order.outputs.values():
         location = environment.output_location(order, output)
         path = paths.local(location) if location is not None else None
@@ -97,12 +114,9 @@ def prepare(order: Order) -> None:
             _make(path, with_itself=order.kind != "spark_submit")
 
 
-def _check_files(name: str, chunk: Chunk, location: str) -> None:
+def _listing(dataset: Dataset, location: str) -> list[files.File] | None:
     path = paths.local(location)
-    if path is not None and not path.exists():
-        raise published.missing(name, chunk)
-    if path is not None and chunk.files is not None:
-        published.compare(name, chunk.dataid, chunk.files, files.local_listing(path))
+    return files.local_listing(path, digest=dataset.digest) if path is not None and path.exists() else None
 
 
 def opened(wanted: Mapping[str, Dataset], key: dict[str, Any]) -> dict[str, str]:
@@ -186,7 +200,7 @@ def _make(path: Path, *, with_itself: bool) -> None:
             path.rmdir()
     except FileExistsError:
         raise AttemptError(
-            "WRONG_DATA",
+            "LOCKED",
             f"the directory {path}, which this attempt alone may write, exists already",
             "another database may use the same location: separate them",
         ) from None

@@ -118,7 +118,7 @@ class Binding:
     @classmethod
     def of(cls, dataset: Dataset) -> Binding:
         there = dataset.connection
-        return cls(dataset.name, there.username, there.hostname, there.database, there.port)
+        return cls(dataset.datasetid, there.username, there.hostname, there.database, there.port)
 
     @property
     def target(self) -> str:

@@ -104,7 +104,8 @@ class Settings(BaseSettings):
         description="hosts, or host:port, that datasets may name, whatever their format; default: localhost alone",
     )
     environment: str = Field(
-        "dev", description="which environment this host works for; datasets may be bound to one"
+        "dev",
+        description="which environment this host works for; a dataset that is bound to another is neither read nor written here",
     )
     production: bool = Field(
         default=False, description="whether that environment is one where `dataflowctl force` needs --i-know"
@@ -123,7 +124,16 @@ class Settings(BaseSettings):
     )
     master: str = Field("local[*]", description="Spark master: local[*], spark://, yarn, k8s:// or sc://")
     runners: int = Field(
-        2, ge=1, description="Spark applications that are kept at a time; each takes about 700 MB here"
+        0,
+        ge=0,
+        description="Spark applications at a time; 0: as many as the limit (concurrency) needs, up to max_runners; "
+        "each takes about 700 MB here",
+    )
+    max_runners: int = Field(
+        0,
+        ge=0,
+        description="most Spark applications where runners is 0; 0: as many as fit into four fifths of the memory, each "
+        "with spark.driver.memory (1g) and 400 MB",
     )
     slots: int = Field(
         2, ge=1, description="chunks side by side in one Spark application, where a job does not say"

@@ -87,6 +87,7 @@ class Recorded:
     lines: list[str] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
     done: list[tuple[int, int | None]] = field(default_factory=list)
+    evidence: dict[str, Any] = field(default_factory=dict)
 
     def log(self, line: str) -> None:
         self.lines.append(line)
@@ -96,6 +97,9 @@ class Recorded:
 
     def step(self, name: str) -> None:
         self.steps.append(name)
+
+    def found(self, document: dict[str, Any]) -> None:
+        self.evidence = document
 
     def confirm(self) -> bool:
         return True
@@ -253,6 +257,7 @@ def _started(cores: int, scratch: str) -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     from dataflowd.embedded import java  # noqa: PLC0415
+    from dataflowd.runner import session as runner_session  # noqa: PLC0415
     from dataflowd.settings import load  # noqa: PLC0415
 
     found = java.find(load().settings.model_copy(update={"data_dir": Path(scratch)}))
@@ -269,6 +274,7 @@ def _started(cores: int, scratch: str) -> SparkSession:
         "spark.sql.warehouse.dir": f"{scratch}/warehouse",
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
     }
+    runner_session.make_loggers()
     builder: Any = SparkSession.builder.master(f"local[{cores}]").appName("dataflowd tests")
     for name, value in conf.items():
         builder = builder.config(name, value)

@@ -31,6 +31,7 @@ from dataflowd.engine.compose import composed, environment
 from dataflowd.engine.runner import Pending, Runner
 from dataflowd.errors import NotAllowedError
 from dataflowd.faults import AttemptError
+from dataflowd.keyfile import KeySource
 from dataflowd.runner.session import JAVA_OPTIONS
 
 if TYPE_CHECKING:
@@ -130,7 +131,14 @@ async def run(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         order = make_order(directory / "output")
         local = settings.model_copy(
-            update={"master": MASTER, "data_dir": directory, "log_dir": directory / "log", "runner_user": ""}
+            update={
+                "master": MASTER,
+                "data_dir": directory,
+                "log_dir": directory / "log",
+                "runner_user": "",
+                # By default the key is in the data directory, and that is another one now.
+                "key_file": KeySource.of(settings).file,
+            }
         )
         # Not in a thread: a signal that ends the program while one is being started would leave it waiting for that thread.
         found = java.find(settings)

@@ -22,7 +22,7 @@ DEPTH = 32
 REMEDY = "see who writes to the control database; `dataflowctl apply` declares the datasets and jobs anew"
 CONNECTION_TEXTS = ("hostname", "database", "schemaname", "tablename", "username", "encryptedpass")
 
-FROM_DATABASE = frozenset({"inputs", "outputs", "resolved", "forced", "params"})
+FROM_DATABASE = frozenset({"inputs", "outputs", "resolved", "forced", "params", "replay"})
 _MOST_SHOWN = 10_000
 _MOST_ROWS = 2**31 - 1
 _LONG = 2**63
@@ -60,6 +60,7 @@ def order(document: Any) -> None:
     _require(isinstance(tag, str) and _TAG.fullmatch(tag), f"has the tag {tag!r:.100}")
     _require(isinstance(document.get("forced", False), bool), "is neither forced nor not")
     _trial(document.get("trial"))
+    _replay(document.get("replay"))
     _name(document["jobid"])
     _dataid(document["dataid"])
     _require(isinstance(document.get("params", {}), dict), "has params that are no object")
@@ -75,6 +76,31 @@ def order(document: Any) -> None:
     for record in document.get("resolved") or ():
         _require(isinstance(record["mark"], str), "resolves a record without a mark")
         _optional(record, "repaired", dict)
+
+
+def _replay(replay: Any) -> None:
+    """Where the earlier rows lie is not said: the host knows where an attempt writes."""
+    if replay is None:
+        return
+    for name in ("attempt", "version", "rows", "dropped", "aside"):
+        _require(_is_within(replay[name], 0, _LONG), f"replays with {name} {replay[name]!r:.100}")
+    _require(isinstance(replay["columns"], str), "replays rows without columns")
+    for name in replay["inputs"]:
+        _name(name)
+    for file in replay["files"]:
+        _require(isinstance(file["path"], str) and _is_whole(file["bytes"]), "lists no files to replay")
+    for node in replay["nodes"]:
+        is_right = isinstance(node["node"], str) and all(
+            _is_whole(node[key]) for key in ("items", "successes", "failures")
+        )
+        _require(is_right, "has a node that is not of its form")
+    for record in replay["records"]:
+        texts = all(isinstance(record[key], str) for key in ("code", "reason", "mark"))
+        _require(texts and isinstance(record["is_dropped"], bool), "replays a record without its place")
+        if not record["is_dropped"]:
+            is_right = isinstance(record["columns"], dict) and isinstance(record["repaired"], dict)
+            _require(is_right, "replays a record without its columns")
+            _optional(record, "text", str)
 
 
 def database_half(document: Any) -> None:
@@ -106,6 +132,8 @@ def _dataset(called: str, dataset: dict[str, Any]) -> None:
     _name(dataset["name"])
     # Jobs and checks ask by the one name, variables and passwords are called by the other.
     _require(called == dataset["name"], f"calls the dataset {dataset['name']} by the name {called!r:.100}")
+    if dataset.get("stored_as") is not None:
+        _name(dataset["stored_as"])
     if dataset.get("format", "parquet") not in OPTIONS:
         raise _wrong(
             f"has the dataset {dataset['name']} in the format {dataset['format']!r:.100}",
@@ -114,6 +142,7 @@ def _dataset(called: str, dataset: dict[str, Any]) -> None:
     _require(dataset.get("publish", "pointer") in {"pointer", "rename"}, "publishes in an unknown way")
     for name in ("location", "columns"):
         _optional(dataset, name, str)
+    _optional(dataset, "digest", bool)
     options = dataset.get("options", {})
     _require(
         isinstance(options, dict) and all(isinstance(value, _SCALAR) for value in options.values()),
@@ -158,10 +187,22 @@ def _chunk(chunk: dict[str, Any]) -> None:
     for file in chunk.get("files") or ():
         # A table's manifest has one entry, which names the attempt.
         _require(isinstance(file.get("path", ""), str) and _is_whole(file.get("bytes", 0)), "lists no files")
+    _optional(chunk, "not_older", str)
+    _optional(chunk, "judged", bool)
+    _measured(chunk.get("measured"))
     batch = chunk.get("batch")
     if batch is not None:
         is_right = isinstance(batch["bounds"], dict) and all(isinstance(one, str) for one in batch["columns"])
         _require(is_right, "has a batch without columns and bounds")
+
+
+def _measured(found: Any) -> None:
+    if found is None:
+        return
+    is_right = isinstance(found, dict) and all(_is_whole(found.get(name)) for name in ("files", "bytes"))
+    _require(is_right, "has a measurement that is not of its form")
+    for name in ("modified", "digest"):
+        _optional(found, name, str)
 
 
 def _name(name: Any) -> None:

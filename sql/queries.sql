@@ -16,7 +16,7 @@ SET LOCAL lock_timeout = '500ms';
 SET LOCAL check_function_bodies = off;
 
 -- migration_quiet: the tables whose triggers are made anew, in the order in which a claim locks them
-LOCK TABLE dataflow.control, dataflow.work, dataflow.datastatus, dataflow.dataset, dataflow.job_input, dataflow.job_output
+LOCK TABLE dataflow.control, dataflow.work, dataflow.datastatus, dataflow.dataset, dataflow.job, dataflow.job_input, dataflow.job_output
 IN SHARE ROW EXCLUSIVE MODE;
 
 -- migration_blockers: who holds locks on our tables, and since when
@@ -73,7 +73,7 @@ WHERE c.relnamespace = to_regnamespace('dataflow') AND c.relkind = 'r' AND c.rel
 ORDER BY c.relname;
 
 -- copy_daemons: who still works on this database
-SELECT daemon, lease_until::text FROM dataflow.daemons WHERE state IN ('ALIVE', 'IDLE') ORDER BY daemon;
+SELECT daemon, lease_until::text FROM dataflow.daemons WHERE state IN ('ALIVE', 'IDLE', 'GONE') ORDER BY daemon;
 
 -- copy_occupied: what is in a database that a copy would replace; nothing but what `dataflowctl init` has made is free to be
 SELECT (SELECT count(*) FROM dataflow.job), (SELECT count(*) FROM dataflow.dataset WHERE datasetid <> 'today'),
@@ -93,6 +93,15 @@ SELECT rolname::text FROM pg_roles
 WHERE rolname IN ('dataflow_admin', 'dataflow_operator', 'dataflow_reader', 'dataflow_daemon')
     AND pg_has_role(current_user, oid, 'MEMBER')
 ORDER BY rolname;
+
+-- doctor_daemon_sessions: the sessions of daemons that this user could not end if they were frozen
+SELECT daemon, session_pid, username FROM dataflow.daemon_session WHERE NOT may_end ORDER BY daemon;
+
+-- doctor_frozen: the sessions of daemons that hang and keep others out
+SELECT daemon, hostname, session_pid, attempts FROM dataflow.frozen_sessions() ORDER BY daemon;
+
+-- doctor_flow: what a flow file declares, and the database does not know so
+SELECT kind, name, action, changed FROM dataflow.plan_flow(%(flow)s, false) WHERE action <> 'unchanged' ORDER BY kind, name;
 
 -- doctor_session: the server process that answers, and its clock
 SELECT pg_backend_pid(), clock_timestamp();
@@ -121,16 +130,23 @@ SELECT kind, name, datasetid, what, remedy FROM dataflow.flow_conflicts(%(flow)s
 -- daemon_register: announce a daemon and start its lease
 SELECT dataflow.register_daemon(%(daemon)s, %(hostname)s, %(pid)s, make_interval(secs => %(lease)s), %(environment)s, %(version)s);
 
--- daemon_serve: say which jobs this host has the code of
-SELECT dataflow.serve_jobs(%(daemon)s, %(incarnation)s, %(jobs)s::text[]);
+-- daemon_serve: say which jobs this host can run, and why not others of its flow files
+SELECT dataflow.serve_jobs(%(daemon)s, %(incarnation)s, %(jobs)s::text[], %(unserved)s);
 
--- daemon_claim: take ready runs
+-- daemon_reloaded: say that settings and flow files were read again
+SELECT dataflow.reloaded(%(daemon)s, %(incarnation)s, %(jobs)s::integer);
+
+-- daemon_claim: take ready runs; of the scarce jobs together no more than there is room for
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
-FROM dataflow.claim(%(daemon)s, %(incarnation)s, %(want)s);
+FROM dataflow.claim_within(%(daemon)s, %(incarnation)s, %(want)s, %(scarce)s::text[], %(room)s);
 
 -- daemon_claim_run: take one run that a person has named
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
 FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, %(jobid)s, %(dataid)s, %(forced)s);
+
+-- daemon_claim_new: ask for a run of a job without inputs, and take it
+SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
+FROM dataflow.claim_new(%(daemon)s, %(incarnation)s, %(jobid)s);
 
 -- daemon_finish: end attempts, a batch at a time
 SELECT attempt, verdict FROM dataflow.finish(%(results)s);
@@ -160,12 +176,15 @@ SELECT dataflow.expire_daemon(%(daemon)s, %(incarnation)s);
 -- daemon_rescue: take back what dead daemons left
 SELECT attempt, jobid, dataid, daemon, tag FROM dataflow.rescue();
 
+-- daemon_end_frozen: end the sessions of daemons that hang, and keep rescue() out
+SELECT daemon, hostname, pid, session_pid, is_ended FROM dataflow.end_frozen_sessions();
+
 -- daemon_cancelled: which attempts are no longer this daemon's
 SELECT dataflow.cancelled(%(daemon)s, %(incarnation)s, %(attempts)s);
 
--- daemon_started: the code of these attempts runs; false: it should not
-SELECT s.attempt, dataflow.started(s.attempt, s.token::uuid, s.seconds)
-FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(seconds)s::double precision[]) AS s (attempt, token, seconds);
+-- daemon_started: the code of these attempts runs, and this was found before; false: it should not run
+SELECT s.attempt, dataflow.began(s.attempt, s.token::uuid, s.seconds, s.found::jsonb)
+FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(seconds)s::double precision[], %(found)s::text[]) AS s (attempt, token, seconds, found);
 
 -- daemon_waits: these attempts wait for one of so many Spark applications, or (NULL) no longer; false: they should not run
 SELECT w.attempt, dataflow.waits(w.attempt, w.token::uuid, w.applications)
@@ -175,22 +194,24 @@ FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(applications)s::intege
 -- first of them is due; and whether runs have to be judged again
 -- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows). Runs of a job that is paused, or whose
 -- limit is 0, do not wait for a daemon: a notice tells when that ends
-WITH stopped AS MATERIALIZED (
+WITH served AS MATERIALIZED (
+    SELECT %(jobs)s::text[] || ARRAY(SELECT l.jobid::text FROM dataflow.job_like l WHERE l.base = ANY (%(jobs)s::text[])) AS jobs WHERE %(jobs)s::text[] IS NOT NULL
+), stopped AS MATERIALIZED (
     SELECT coalesce(array_agg(j.jobid::text), '{}') AS jobs FROM dataflow.job j LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid
-    WHERE c.paused OR coalesce(c.concurrency, j.max_running) = 0
+    WHERE c.paused OR coalesce(c.concurrency, j.max_running) = 0 OR j.kind = 'outside'
 )
 SELECT
     (SELECT coalesce(sum(n.chunks), 0)::bigint FROM dataflow.counter n
-        WHERE n.locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR n.jobid = ANY (%(jobs)s::text[])) AND n.jobid <> ALL (s.jobs)),
+        WHERE n.locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR n.jobid = ANY (SELECT unnest(v.jobs) FROM served v)) AND n.jobid <> ALL (s.jobs)),
     later.runs, later.due, EXISTS (SELECT FROM dataflow.recheck)
 FROM stopped s
 CROSS JOIN LATERAL (
     SELECT count(*) AS runs, extract(epoch FROM min(w.not_before) - clock_timestamp())::double precision AS due
-    FROM dataflow.work w WHERE w.not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR w.jobid = ANY (%(jobs)s::text[])) AND w.jobid <> ALL (s.jobs)
+    FROM dataflow.work w WHERE w.not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR w.jobid = ANY (SELECT unnest(v.jobs) FROM served v)) AND w.jobid <> ALL (s.jobs)
 ) AS later;
 
--- daemon_limits: the global limit, this daemon's own, and whether either is paused
-SELECT g.concurrency, d.concurrency, g.paused OR coalesce(d.paused, false)
+-- daemon_limits: the global limit, this daemon's own, whether either is paused, and its Spark applications and their slots (NULL: as its settings say)
+SELECT g.concurrency, d.concurrency, g.paused OR coalesce(d.paused, false), coalesce(d.runners, g.runners), coalesce(d.slots, g.slots)
 FROM dataflow.control g LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || %(daemon)s
 WHERE g.scope = 'global';
 
@@ -257,6 +278,12 @@ SELECT * FROM dataflow.attempts(%(jobid)s, %(dataid)s);
 -- why: the five questions about one run, and what else keeps it
 SELECT * FROM dataflow.why(%(jobid)s, %(dataid)s);
 
+-- why_at: the five questions about one run as they were at a moment
+SELECT * FROM dataflow.why_at(%(jobid)s, %(dataid)s, %(moment)s::timestamptz);
+
+-- why_attempt: the five questions as they were answered for one attempt of a run
+SELECT * FROM dataflow.why_attempt(%(jobid)s, %(dataid)s, %(attempt)s);
+
 -- blockers: what keeps the runs of a job, most frequent first
 SELECT * FROM dataflow.blockers(%(jobid)s);
 
@@ -280,6 +307,14 @@ SELECT * FROM dataflow.pause_scopes(%(jobs)s::text[], %(dataset)s, %(daemon)s, %
 
 -- limits: every limit and pause in force
 SELECT * FROM dataflow.limits WHERE %(scope)s::text IS NULL OR scope = %(scope)s ORDER BY scope <> 'global', scope;
+
+-- set_runners: Spark applications of each daemon in a scope
+SELECT dataflow.set_runners(%(scope)s, %(runners)s::integer)
+WHERE CASE WHEN starts_with(%(scope)s, 'daemon:') THEN dataflow._known_daemon(substr(%(scope)s, 8)) IS NOT NULL ELSE true END;
+
+-- set_slots: chunks side by side in one Spark application in a scope
+SELECT dataflow.set_slots(%(scope)s, %(slots)s::integer)
+WHERE CASE WHEN starts_with(%(scope)s, 'daemon:') THEN dataflow._known_daemon(substr(%(scope)s, 8)) IS NOT NULL ELSE true END;
 
 -- set_concurrency: attempts at a time in a scope
 SELECT dataflow.set_concurrency(%(scope)s, %(concurrency)s::integer)
@@ -334,7 +369,10 @@ SELECT * FROM dataflow.quarantine_for_repair(%(jobid)s, %(patterns)s::text[], %(
 SELECT dataflow.resolve_records(%(jobid)s, %(records)s::jsonb) AS resolved;
 
 -- quarantine_replay: make the chunks of resolved records again, or only show them
-SELECT * FROM dataflow.replay(%(jobid)s, %(patterns)s::text[], %(open)s, %(dry_run)s);
+SELECT r.*, 'whole' AS way, NULL AS because FROM dataflow.replay(%(jobid)s, %(patterns)s::text[], %(open)s, %(dry_run)s) AS r;
+
+-- quarantine_replay_rows: run repaired records alone where that can be, and show which way it goes
+SELECT * FROM dataflow.replay_rows(%(jobid)s, %(patterns)s::text[], %(dry_run)s);
 
 -- delete: forget runs of a job, or only show them
 SELECT * FROM dataflow.delete_runs(%(jobid)s, %(patterns)s::text[], %(dry_run)s, %(at_most)s);
@@ -354,8 +392,14 @@ SELECT dataflow.rebuild_work() AS queued, dataflow.fold_counters() AS folded;
 -- long_timeout: the next statement may take long
 SELECT set_config('statement_timeout', '1h', true);
 
--- work_order: what a runner has to know about an attempt; NULL when it is fenced
-SELECT dataflow.work_order(%(attempt)s, %(token)s);
+-- work_order: what a runner has to know about an attempt, which keeps it as evidence; NULL when it is fenced
+SELECT dataflow.take_order(%(attempt)s, %(token)s);
+
+-- applied_config: which configuration of a job was applied last
+SELECT (SELECT j.config_hash FROM dataflow.job j WHERE j.jobid = %(jobid)s);
+
+-- code_of: the job whose code a job runs
+SELECT dataflow.code_of(%(jobid)s) AS base;
 
 -- is_alive: whether an attempt still holds its claim, asked before its rows replace others in a table
 SELECT dataflow.work_order(%(attempt)s, %(token)s) IS NOT NULL;
@@ -435,11 +479,26 @@ SELECT dataflow.preview_order(%(jobid)s, %(dataid)s) AS document;
 -- five_questions: whether this run may start now
 SELECT number, question, answer, code, detail FROM dataflow.five_questions(%(jobid)s, %(dataid)s);
 
+-- measures: whether the chunks of a dataset are measured when they are registered, and whether their files are read for it
+SELECT is_measured, digest FROM dataflow.measures(%(datasetid)s);
+
+-- note_found: remember what lies where chunks were registered
+SELECT dataflow.note_found(%(datasetid)s, %(found)s::jsonb) AS noted;
+
+-- bound_elsewhere: why a host of this environment may not run a job; NULL: it may
+SELECT dataflow.bound_elsewhere(%(jobid)s, %(environment)s) AS reason;
+
 -- declared_job: what the database knows about a job
 SELECT jobid::text, kind, config_hash, retired FROM dataflow._known_job(%(jobid)s) AS known, dataflow.job WHERE jobid = %(jobid)s;
 
 -- next_inputs: what a job would read next
 SELECT * FROM dataflow.next_inputs(%(jobid)s);
+
+-- job_create: a job that runs the code of another, over a source of its own
+SELECT kind, name, action, changed FROM dataflow.create_job_like(%(jobid)s, %(base)s, %(sources)s::jsonb, %(partitioning)s, %(description)s, %(params)s::jsonb, %(outputs)s::jsonb);
+
+-- job_drop: retire a job that was created so, or only show what that is
+SELECT kind, name, action, changed FROM dataflow.drop_job(%(jobid)s, %(dry_run)s);
 
 -- partition_source: what is needed to reach a source
 SELECT dataflow._described(d) AS dataset FROM dataflow.dataset d WHERE d.datasetid = %(datasetid)s;
@@ -456,3 +515,23 @@ SELECT * FROM dataflow.partitionings(%(datasetid)s);
 -- partition_delete: forget a partitioning and its chunks, or only count them
 SELECT dataflow.delete_partitioning(%(datasetid)s, %(name)s, %(dry_run)s) AS batches;
 
+-- begin: claim a run for something that executes it outside
+SELECT * FROM dataflow.begin_run(%(jobid)s, %(dataid)s, %(lease)s::interval, %(environment)s, %(executor)s, false);
+
+-- begin_instead: the same, of a job that daemons execute
+SELECT * FROM dataflow.begin_instead(%(jobid)s, %(dataid)s, %(lease)s::interval, %(environment)s, %(executor)s, false);
+
+-- run_order: what it was begun with; no row: it has lost its claim
+SELECT * FROM dataflow.run_order(%(handle)s);
+
+-- renew: prolong its lease; NULL: it has lost its claim
+SELECT dataflow.renew_run(%(handle)s, %(lease)s::interval) AS lease_until;
+
+-- end: end it, and publish what it made
+SELECT dataflow.end_run(%(handle)s, %(outcome)s, %(reason)s, NULL, %(result)s::jsonb) AS verdict;
+
+-- add_words: keep what a person has added to the words of an attempt's command
+SELECT dataflow.add_words(%(attempt)s, %(token)s, %(words)s::text[]);
+
+-- new_run: ask for a run of a job without inputs
+SELECT dataflow.new_run(%(jobid)s) AS dataid;

@@ -55,14 +55,14 @@ class Server:
             connection.execute(statement)
 
     @contextmanager
-    def login(self, dsn: str, role: str = "") -> Iterator[str]:
+    def login(self, dsn: str, role: str = "", user: str = SOMEBODY) -> Iterator[str]:
         """That database's DSN for somebody who is a member of just this role. Roles outlive a test's database."""
-        name = sql.Identifier(SOMEBODY)
+        name = sql.Identifier(user)
         self.execute(sql.SQL("CREATE ROLE {} LOGIN").format(name))
         try:
             if role:
                 self.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(role), name))
-            yield conninfo.make_conninfo(dsn, user=SOMEBODY)
+            yield conninfo.make_conninfo(dsn, user=user)
         finally:
             self.execute(sql.SQL("DROP ROLE {}").format(name))
 

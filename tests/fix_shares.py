@@ -22,6 +22,7 @@ TOGETHER = {
         "spark/test_partitions.py",
         "spark/test_readme_job.py",
         "spark/test_row_counts.py",
+        "spark/test_row_replay.py",
         "spark/test_runner.py",
         "spark/test_sdk.py",
         "spark/test_stored_columns.py",

@@ -267,9 +267,12 @@ class World:
         ]
 
     def history(self, job: str, dataid: str) -> list[str]:
-        """The story of a run: transitions as FROM->TO, and the kinds and codes of everything else."""
+        """The story of a run without what happened around it: transitions as FROM->TO, else kinds and codes."""
         found = self.rows(
-            "SELECT kind, from_status, to_status, code FROM dataflow.history(%s, %s)", job, dataid
+            "SELECT kind, from_status, to_status, code FROM dataflow.history(%s, %s) AS h"
+            " WHERE kind IN ('status', 'queued', 'blocked', 'refused', 'accepted') AND (datasetid IS NULL OR EXISTS ("
+            " SELECT FROM dataflow.job_output o WHERE o.jobid = %s AND o.datasetid = h.datasetid))",
+            *(job, dataid, job),
         )
         return [
             f"{was or '-'}->{now or '-'}" if kind == "status" else " ".join(filter(None, [kind, code]))

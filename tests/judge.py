@@ -39,6 +39,8 @@ Run = tuple[str, str]
 Mapping = dict[str, Any]
 Row = dict[str, Any]
 
+# In the order in which they are asked.
+QUESTIONS = ("DATA_NOT_READY", "WRONG_DATA", "INVALID_PATH", "NOT_VALIDATED", "LOCKED")
 LARGEST_NUMBER = 10**18 - 1
 HARMLESS_BEFORE_A_CLAIM = "queued_not_ready"
 
@@ -215,6 +217,8 @@ def inputs_of(mapping: Mapping, run: str, batches: Batches) -> list[str]:
         return _there(shifted(mapping["unit"], run, mapping["by"]))
     if kind == "all":
         return list(_members(mapping, batches)) if run == mapping.get("dataid", "all") else []
+    if kind == "partitioning":
+        return [run] if run in batches(mapping["name"]) else []
     return _window(mapping, run)
 
 
@@ -238,6 +242,8 @@ def runs_of(mapping: Mapping, dataid: str, batches: Batches) -> list[str]:
         return _there(shifted(mapping["unit"], dataid, -mapping["by"]))
     if kind == "all":
         return [mapping.get("dataid", "all")] if dataid in _members(mapping, batches) else []
+    if kind == "partitioning":
+        return [dataid] if dataid in batches(mapping["name"]) else []
     return _windows(mapping, dataid) if kind == "window" else []
 
 
@@ -324,15 +330,25 @@ class Picture:
 
     def obstacle(self, run: Run) -> str | None:
         """Why a run may not start; the first of the reasons."""
+        return next((reason for _, reason in self.obstacles(run)), None)
+
+    def code(self, run: Run) -> str | None:
+        """Of the first question that is answered no."""
+        found = {code for code, _ in self.obstacles(run)}
+        return next((code for code in QUESTIONS if code in found), None)
+
+    def obstacles(self, run: Run) -> Iterator[tuple[str, str]]:
+        """Each with the code of its question."""
         job = self.jobs[run[0]]
-        if job.is_retired or not job.outputs or not job.inputs:
-            return "the job is retired, or has no inputs or no outputs"
-        return next(
-            filter(
-                None, [self._misplaced(job), *self._missing_inputs(run), *self._locked(run), self._early(run)]
-            ),
-            None,
-        )
+        # A run of a job without inputs is known by the row of its output, which somebody has asked for.
+        if job.is_retired or not job.outputs:
+            yield "LOCKED", "the job is retired, or has no outputs"
+        if misplaced := self._misplaced(job):
+            yield "INVALID_PATH", misplaced
+        yield from self._missing_inputs(run)
+        yield from (("LOCKED", reason) for reason in self._locked(run) if reason)
+        if early := self._early(run):
+            yield "WRONG_DATA", early
 
     def inputs(self, run: Run) -> list[tuple[str, list[str]]]:
         name, dataid = run
@@ -365,16 +381,19 @@ class Picture:
         environments = {row["environment"] for row in used} - {None}
         return "several environments" if len(environments) > 1 else None
 
-    def _missing_inputs(self, run: Run) -> Iterator[str | None]:
+    def _missing_inputs(self, run: Run) -> Iterator[tuple[str, str]]:
         for dataset, dataids in self.inputs(run):
             if not dataids:
-                yield f"{dataset} has no chunk for it"
+                yield "WRONG_DATA", f"{dataset} has no chunk for it"
             for dataid in dataids:
                 row = self.chunks.get((dataset, dataid))
                 if row is None or row["status"] != "READY":
-                    yield f"{dataset}/{dataid} is {row['status'] if row else 'not there'}"
-                elif not row["validated"]:
-                    yield f"{dataset}/{dataid} is not validated"
+                    # What a person holds is locked, whatever it was before.
+                    is_held = row is not None and row["status"] in {"HOLD", "PENDING"}
+                    code = "LOCKED" if is_held else "DATA_NOT_READY"
+                    yield code, f"{dataset}/{dataid} is {row['status'] if row else 'not there'}"
+                if row is not None and not row["validated"]:
+                    yield "NOT_VALIDATED", f"{dataset}/{dataid} is not validated"
 
     def _locked(self, run: Run) -> Iterator[str | None]:
         name, dataid = run

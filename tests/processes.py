@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 
 def in_session(leader: int) -> list[int]:
@@ -15,6 +20,17 @@ def in_session(leader: int) -> list[int]:
             if fields and fields[0] not in "ZX" and int(fields[3]) == leader:
                 found.append(int(path.name))
     return found
+
+
+def require_python_of(user: str) -> None:
+    """Skips the test where that user cannot run this Python: nobody but root becomes another user, and root's home is closed."""
+    words = [sys.executable, "-I", "-c", "import dataflowd"]
+    try:
+        can_run = subprocess.run(words, user=user, check=False, capture_output=True).returncode == 0
+    except (OSError, KeyError):
+        can_run = False
+    if os.geteuid() != 0 or not can_run:
+        pytest.skip(f"needs root, and a Python that {user} can execute")
 
 
 def state(pid: int) -> str:

@@ -46,6 +46,7 @@ def apply(  # noqa: PLR0913 - each is an option of the command
     """
     from dataflowd.ctl.output import say, say_json
     from dataflowd.flow import FlowMistakesError, load
+    from dataflowd.flow.unasked import unasked
     from dataflowd.plural import counted
 
     settings = settings_of(context)
@@ -62,8 +63,16 @@ def apply(  # noqa: PLR0913 - each is an option of the command
             say_json({"file": str(error.path), "mistakes": [vars(mistake) for mistake in error.mistakes]})
         raise
     applied = not (check or dry_run)
+    warnings = unasked(loaded)
     if json:
-        say_json({"flow": loaded.name, "applied": applied, "changes": [vars(change) for change in changes]})
+        say_json(
+            {
+                "flow": loaded.name,
+                "applied": applied,
+                "changes": [vars(change) for change in changes],
+                "warnings": warnings,
+            }
+        )
     elif check:
         declared = f"{counted(len(loaded.datasets), 'dataset')}, {counted(len(loaded.jobs), 'job')}"
         say(f"{flow}: flow {loaded.name} is right: {declared}")
@@ -72,6 +81,10 @@ def apply(  # noqa: PLR0913 - each is an option of the command
         say(f"{'applied' if applied else 'would apply'} flow {loaded.name}: {_summary(changes)}")
         if kept:
             say(f"no longer declared, and kept as it was: {', '.join(kept)}; --prune retires it")
+    if not json:
+        sys.stdout.flush()
+        for warning in warnings:
+            sys.stderr.write(f"warning: {warning}\n")
 
 
 def _check(flow: Flow, settings: Settings) -> list[Change]:

@@ -8,6 +8,7 @@ import typer
 
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call
+from dataflowd.ctl.dot import graph
 from dataflowd.ctl.output import bold, columns, say, unicode_output
 from dataflowd.ctl.show import as_json, cell, duration, first_line, marked, moment, size, table
 from dataflowd.plural import counted
@@ -44,7 +45,7 @@ def jobs(
         [
             [
                 row["jobid"],
-                row["flow"],
+                f"like {row['like_job']}" if row["like_job"] else row["flow"],
                 row["kind"],
                 row["inputs"],
                 row["outputs"],
@@ -123,7 +124,8 @@ def _tree(rows: list[Row], parent: tuple[str, ...], indent: str) -> None:
     last, middle, through = ("└─ ", "├─ ", "│  ") if unicode_output() else ("`- ", "|- ", "|  ")
     for place, row in enumerate(shown):
         is_last = place == len(children) - 1
-        say(f"{indent}{last if is_last else middle}{_name(row)}  by {row['jobid']}")
+        how = "read" if row["direction"] == "up" else "made"
+        say(f"{indent}{last if is_last else middle}{_name(row)}  {how} by {row['jobid']}")
         below = [each for each in rows if tuple(each["path"][: len(parent) + 1]) == tuple(row["path"])]
         _tree(below, tuple(row["path"]), indent + ("   " if is_last else through))
     if len(children) > len(shown):
@@ -134,15 +136,19 @@ def _name(row: Row) -> str:
     if row["dataid"] is None:
         return str(row["datasetid"])
     code = f" ({row['code']})" if row["code"] else ""
-    return f"{row['datasetid']}/{row['dataid']}  {marked(row['status'] or 'not there', row)}{code}"
+    version = f" v{row['version']}" if row["version"] else ""
+    return f"{row['datasetid']}/{row['dataid']}{version}  {marked(row['status'] or 'not there', row)}{code}"
 
 
-def stats(
+def stats(  # noqa: PLR0913 - each is an option of the command
     context: typer.Context,
     job: options.Job,
     *,
     dag: Annotated[
         bool, typer.Option("--dag", help="Only its nodes, as a tree in the order of the job.")
+    ] = False,
+    dot: Annotated[
+        bool, typer.Option("--dot", help="With --dag: as a graph for GraphViz, with the rows on each branch.")
     ] = False,
     json: options.Json = False,
     explained: options.Explain = False,
@@ -155,10 +161,16 @@ def stats(
     Examples:
     dataflowctl stats clean_orders
     dataflowctl stats clean_orders --dag
+    dataflowctl stats clean_orders --dag --dot | dot -Tsvg > clean_orders.svg
     """
+    if dot and (json or not dag):
+        raise typer.BadParameter("--dot draws the nodes: say --dag --dot, and no --json")
     found = ask(context, call("job_stats", jobid=job), explained=explained)[0]["stats"]
     if json:
         as_json(found)
+        return
+    if dot:
+        say(graph(found["jobid"], found["nodes"]))
         return
     if dag:
         _draw(found)
@@ -210,6 +222,7 @@ def _draw(found: dict[str, Any]) -> None:
                 f"{node['items']:,} items",
                 f"{node['failures']:,} failed",
                 f"{duration(node['seconds'])} in {counted(node['attempts'], 'attempt')}",
+                f"from {', '.join(map(cell, node['sources']))}" if node["sources"] else "",
             ]
             for branch, node in _branches(_children(found["nodes"]), None)
         ]

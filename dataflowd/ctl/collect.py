@@ -131,7 +131,8 @@ def _places(connection: psycopg.Connection, settings: Settings, job: str | None)
 
     rows = call("gc_places", environment=settings.environment, jobid=job).send(connection)
     roots = settings.effective_allowed_roots
-    return [collecting.place(row["datasetid"], row["location"], roots) for row in rows]
+    found = (collecting.places(row["datasetid"], row["location"], roots) for row in rows)
+    return [each for some in found for each in ([some] if isinstance(some, collecting.Skipped) else some)]
 
 
 def _look(

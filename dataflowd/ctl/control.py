@@ -93,29 +93,63 @@ def concurrency(  # noqa: PLR0913
     now: Annotated[
         bool, typer.Option("--now", help="Stop what is beyond it at once; it runs again later.")
     ] = False,
+    runners: Annotated[
+        str | None,
+        typer.Option(
+            "--runners", metavar="N", help="Spark applications of each daemon; `none`: as its settings say."
+        ),
+    ] = None,
+    slots: Annotated[
+        str | None,
+        typer.Option(
+            "--slots",
+            metavar="N",
+            help="Chunks side by side in one Spark application, where a job does not say; `none`: as the settings say.",
+        ),
+    ] = None,
     yes: options.Yes = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
     """Show the limits, or set one. A lowered limit waits for what runs, unless --now.
 
+    A daemon starts as many Spark applications as the limit needs and its host has memory for. --runners and --slots say
+    another number, of all daemons or of one; applications with other slots start when these are used up.
+
     Examples:
     dataflowctl concurrency
     dataflowctl concurrency 20
     dataflowctl concurrency 2 --job load_orders --now
+    dataflowctl concurrency --daemon alpha --runners 3 --slots 4
     """
     scope = _scope(job, daemon)
+    if job and (runners or slots):
+        raise typer.BadParameter(
+            "--runners and --slots are of daemons; `slots` of a job is declared in its flow"
+        )
+    sizes = [
+        *([] if runners is None else [call("set_runners", scope=scope, runners=_size(runners))]),
+        *([] if slots is None else [call("set_slots", scope=scope, slots=_size(slots))]),
+    ]
     shown = call("limits", scope=None if limit is None and scope == "global" else scope)
     if limit is not None:
         _limit(context, scope, _number(limit), now=now, yes=yes, json=json, explained=explained)
+    if sizes:
+        if explained:
+            explain(*sizes)
+        with connected(context) as connection, connection.transaction():
+            for each in sizes:
+                each.send(connection)
     found = ask(context, shown, explained=explained)
     if json:
         as_json(found)
         return
+    shown_sizes = [name for name in ("runners", "slots") if any(row[name] for row in found)]
     table(
-        ["scope", "running", "limit", "paused", "set in"],
+        ["scope", "running", "limit", "paused", "set in", *shown_sizes],
         [
             [row["scope"], row["running"], row["concurrency"], row["paused"], row["declared_in"]]
+            + [row[name] for name in shown_sizes]
             for row in found
         ],
     )
@@ -155,6 +189,13 @@ def _scope(job: str | None, daemon: str | None) -> str:
     if job and daemon:
         raise typer.BadParameter("a limit is of a job or of a daemon, not of both")
     return f"job:{job}" if job else f"daemon:{daemon}" if daemon else "global"
+
+
+def _size(text: str) -> int | None:
+    number = _number(text)
+    if number == 0:
+        raise typer.BadParameter(f"it is 1 or more, or `{NO_LIMIT}`")
+    return number
 
 
 def _number(text: str) -> int | None:

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from dataflowd.doctor import Finding
 
 
@@ -20,8 +23,21 @@ def doctor(
     spark: Annotated[
         bool, typer.Option("--spark/--no-spark", help="Start a Spark to see that it works.")
     ] = True,
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            "--unit",
+            metavar="NAME",
+            help="Check this systemd unit instead, such as dataflowd or dataflowd@blue: may it write where its settings say?",
+        ),
+    ] = None,
 ) -> None:
-    """Check this host and its database. Exit status 1 when something would stop a run."""
+    """Check this host and its database. Exit status 1 when something would stop a run.
+
+    Examples:
+    dataflowctl doctor --no-spark
+    dataflowctl doctor --unit dataflowd
+    """
     from dataclasses import asdict
 
     from dataflowd.ctl.output import say, say_json
@@ -30,7 +46,8 @@ def doctor(
     from dataflowd.settings import load
 
     findings = []
-    for finding in examine(load(context.obj), spark=spark):
+    found = _of_unit(unit, context.obj) if unit else examine(load(context.obj), spark=spark)
+    for finding in found:
         findings.append(finding)
         if not as_json:
             _print(finding)
@@ -40,6 +57,12 @@ def doctor(
     else:
         say(_verdict(findings, failed))
     raise typer.Exit(EXIT["FAILED"] if failed else EXIT["OK"])
+
+
+def _of_unit(name: str, config: Path | None) -> Iterator[Finding]:
+    from dataflowd import doctor_unit
+
+    return doctor_unit.examine(name, config)
 
 
 def _verdict(findings: list[Finding], failed: list[str]) -> str:

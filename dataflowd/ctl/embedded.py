@@ -73,14 +73,11 @@ def status(
 
 def psql(context: typer.Context) -> None:
     """Open psql on the embedded database; arguments go to psql: `dataflowctl embedded psql -c 'SELECT 1'`."""
-    import os
-
     from dataflowd import db
+    from dataflowd.ctl.maintain import open_psql
     from dataflowd.embedded import postgres
 
-    address = db.dsn(_settings(context))
-    program = postgres.binary("psql")
-    os.execv(program, [str(program), "--dbname", address, *context.args])  # noqa: S606 - psql takes our place
+    open_psql(str(postgres.binary("psql")), db.dsn(_settings(context)), context.args, {})
 
 
 def copy(

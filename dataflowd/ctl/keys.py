@@ -104,7 +104,22 @@ ENDED = {
 KEYS: dict[str, Shape] = {
     "run": Shape(ENDED),
     "force": Shape(ENDED),
+    "exec": Shape(ENDED),
     "env": Shape({"name": "text", "value": "text"}),
+    "begin": Shape(
+        {
+            "handle": "text",
+            "jobid": "text",
+            "dataid": "text",
+            "attempt": "integer",
+            "number": "integer",
+            "lease_until": "time",
+            "environment": "object",
+        },
+        is_list=False,
+    ),
+    "renew": Shape({"lease_until": "time"}, is_list=False),
+    "end": Shape({"outcome": "text", "code": "text?", "error": "text?"}, is_list=False),
     "key generate": Shape({"keyid": "text", "suite": "text", "file": "text"}, is_list=False),
     "key list": Shape(
         {
@@ -204,6 +219,7 @@ KEYS: dict[str, Shape] = {
             "missing": "list?",
             "forced_inputs": "list?",
             "params": "object?",
+            "words": "list?",
         }
     ),
     "why": Shape(
@@ -265,6 +281,8 @@ KEYS: dict[str, Shape] = {
             "paused": "boolean",
             "running": "integer",
             "declared_in": "text",
+            "runners": "integer?",
+            "slots": "integer?",
         }
     ),
     "ready": Shape(
@@ -301,6 +319,7 @@ KEYS: dict[str, Shape] = {
             "created": "time",
             "modified": "time",
             "retired": "time?",
+            "like_job": "text?",
         }
     ),
     "datasets": Shape(
@@ -357,7 +376,7 @@ KEYS: dict[str, Shape] = {
             "quarantine": "object",
             "execution": "object",
             "published": "object",
-            "nodes": "list of {node, parent, attempts, items, successes, failures, seconds}",
+            "nodes": "list of {node, parent, sources, attempts, items, successes, failures, seconds}",
         },
         is_list=False,
     ),
@@ -379,6 +398,12 @@ KEYS: dict[str, Shape] = {
             "held": "integer",
             "consumed": "integer",
         }
+    ),
+    "job create": Shape(
+        {"dry_run": "boolean", "changes": "list of {kind, name, action, changed}"}, is_list=False
+    ),
+    "job drop": Shape(
+        {"dry_run": "boolean", "changes": "list of {kind, name, action, changed}"}, is_list=False
     ),
     "partition delete": Shape({"dry_run": "boolean", "batches": "integer"}, is_list=False),
     "quarantine list": Shape(
@@ -426,13 +451,18 @@ KEYS: dict[str, Shape] = {
             "resolved": "time?",
             "resolution": "object?",
             "applied": "integer?",
+            "contained": "boolean",
         },
         is_list=False,
     ),
     "quarantine resolve": Shape({"resolved": "integer"}, is_list=False),
     "quarantine unresolve": Shape({"unresolved": "integer"}, is_list=False),
     "quarantine replay": Shape(
-        {"dry_run": "boolean", "count": "integer", "runs": "list of {dataid, was, resolved, open}"},
+        {
+            "dry_run": "boolean",
+            "count": "integer",
+            "runs": "list of {dataid, was, resolved, open, way, because}",
+        },
         is_list=False,
     ),
     "delete": Shape(
@@ -454,7 +484,7 @@ KEYS: dict[str, Shape] = {
             "error": "text?",
             "outputs": "list of {dataset, rows, bytes, columns, preview}",
             "checks": "list of {dataset, name, severity, passed, observed, expected}",
-            "nodes": "list of {node, parent, items, successes, failures, seconds}",
+            "nodes": "list of {node, parent, sources, items, successes, failures, seconds}",
             "quarantine": "list of {item, code, reason, details}",
             "seconds": "object",
             "log": "list",

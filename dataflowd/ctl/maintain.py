@@ -302,22 +302,33 @@ def rebuild(
 
 def psql(context: typer.Context) -> None:
     """Open psql on the database in use; arguments go to psql: `dataflowctl psql -c 'SELECT 1'`."""
-    import os
     import shutil
-
-    from psycopg import conninfo
 
     from dataflowd import db, withheld
     from dataflowd.ctl.setup import settings_of
     from dataflowd.embedded import postgres
 
     settings = settings_of(context)
-    parameters = {key: str(value) for key, value in conninfo.conninfo_to_dict(db.dsn(settings)).items()}
-    # Everybody can read a command line; the environment is this user's own.
-    password = parameters.pop("password", None)
-    if settings.dsn is not None:
-        password = password or withheld.variables().get("PGPASSWORD")
-    environment = os.environ | ({"PGPASSWORD": password} if password else {})
-    program = shutil.which("psql") or str(postgres.binary("psql"))
-    address = conninfo.make_conninfo(**parameters)
-    os.execve(program, [program, "--dbname", address, *context.args], environment)  # noqa: S606 - psql takes our place
+    inherited = {} if settings.dsn is None else withheld.variables()
+    open_psql(shutil.which("psql") or str(postgres.binary("psql")), db.dsn(settings), context.args, inherited)
+
+
+def open_psql(program: str, address: str, arguments: Sequence[str], inherited: Mapping[str, str]) -> None:
+    """In our place. All that can be said in the environment is said there: everybody can read a command line, and `-d` names
+    another database of the same server then, where it would replace the whole address.
+    """
+    import os
+
+    from psycopg import conninfo, pq
+
+    variables = {
+        option.keyword.decode(): option.envvar.decode()
+        for option in pq.Conninfo.get_defaults()
+        if option.envvar is not None
+    }
+    parameters = {key: str(value) for key, value in conninfo.conninfo_to_dict(address).items()}
+    told = {variables[key]: value for key, value in parameters.items() if key in variables}
+    rest = {key: value for key, value in parameters.items() if key not in variables}
+    words = ["--dbname", conninfo.make_conninfo(**rest)] if rest else []
+    password = {key: value for key, value in inherited.items() if key == "PGPASSWORD"}
+    os.execve(program, [program, *words, *arguments], os.environ | password | told)  # noqa: S606 - psql takes our place

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 PATTERN = "a dataid, a glob (2026-01-*) or a range (2026-01-01..2026-01-31)"
 _PATTERN = re.compile(r"[A-Za-z0-9._:+=*?-]+")  # of the characters of a dataid
 STDIN = Path("-")
+WORDS = "dataflowd.words"  # among what a command keeps of its line
 AGE_DIGITS = 12
 AGE_MOST = timedelta(days=36_500)  # older than any of our events
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -105,16 +107,54 @@ def content(path: Path, remedy: str) -> str:
         raise NotFoundError(f"{path} cannot be read: {why}", remedy) from None
 
 
+def pairs(written: Sequence[str], option: str, *, may_lack_name: bool = False) -> dict[str, str]:
+    """NAME=VALUE, as often as it is given. What names and values mean is known to the database."""
+    found: dict[str, str] = {}
+    for each in written:
+        name, sign, value = each.partition("=")
+        if not sign or not (name or may_lack_name):
+            raise typer.BadParameter(f"{each!r} is no parameter: write NAME=VALUE", param_hint=option)
+        if name in found:
+            raise typer.BadParameter(f"{name or option} is given twice", param_hint=option)
+        found[name] = value
+    return found
+
+
 def selector(**given: Any) -> dict[str, Any]:
     """What dataflow.select_runs takes: only that which was given."""
     return {key: value for key, value in given.items() if value not in (None, [], False)}
 
 
-def add(app: typer.Typer, command: Callable[..., None], name: str | None = None, prefix: str = "") -> None:
+class WithWords(TyperCommand):
+    """A command that takes words for another program behind `--`. Without it a forgotten option would become such a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            place = args.index("--")
+            ctx.meta[WORDS] = args[place + 1 :]
+            args = args[:place]
+        return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- WORD...]"]
+
+
+def words(context: typer.Context) -> list[str]:
+    """What stood behind `--`."""
+    return list(context.meta.get(WORDS, ()))
+
+
+def add(
+    app: typer.Typer,
+    command: Callable[..., None],
+    name: str | None = None,
+    prefix: str = "",
+    kind: type[TyperCommand] | None = None,
+) -> None:
     """Registers a command; its examples stay on lines of their own, and its help ends with the keys of its JSON."""
     from dataflowd.ctl.keys import KEYS, described
 
     called = name or command.__name__
     key = f"{prefix} {called}".strip()
     text = inspect.cleandoc(command.__doc__ or "").replace("\nExamples:\n", "\n\b\nExamples:\n")
-    app.command(called, help=text, epilog=described(KEYS[key]) if key in KEYS else None)(command)
+    app.command(called, cls=kind, help=text, epilog=described(KEYS[key]) if key in KEYS else None)(command)

@@ -206,12 +206,13 @@ def resolve(  # noqa: PLR0913
     form: Annotated[
         str, typer.Option("--format", help="Of the file: json or csv; default: as it is named.")
     ] = "",
+    yes: options.Yes = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
     """Mark records as dealt with: dropped for a reason, or repaired. All of them, or none.
 
-    What is published changes when the chunk is made again; `quarantine replay` does that.
+    What is published changes when the chunk is made again; `quarantine replay` does that. --all says how many they are, and asks.
 
     Examples:
     dataflowctl quarantine resolve clean_orders 2026-01-31 4711 --reason 'test order'
@@ -228,9 +229,13 @@ def resolve(  # noqa: PLR0913
         raise typer.BadParameter("name the chunk and its records, or say --all, or --from-file")
     resolution = options.selector(reason=reason, repaired=_decoded(repaired))
     asked = call("quarantine_resolve", jobid=job, dataid=dataid, itemids=items or None, resolution=resolution)
+    if every:
+        _confirm_all(context, job, dataid, "open", "mark {} of {} {} as dealt with?", yes=yes)
     done = ask(context, asked, explained=explained)[0]["resolved"]
     if json:
         as_json({"resolved": done})
+    elif done == 0:
+        say("nothing changed: what was named is resolved; `dataflowctl quarantine unresolve` opens it again")
     else:
         say(f"resolved {counted(done, 'record')}")
 
@@ -242,6 +247,7 @@ def unresolve(  # noqa: PLR0913
     items: Annotated[list[str] | None, typer.Argument(metavar="ITEM...", help="Keys of the records.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Every resolved record of the run.")] = False,
+    yes: options.Yes = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
@@ -257,6 +263,8 @@ def unresolve(  # noqa: PLR0913
     if bool(items) == every:
         raise typer.BadParameter("name the records, or say --all")
     asked = call("quarantine_unresolve", jobid=job, dataid=dataid, itemids=items or None)
+    if every:
+        _confirm_all(context, job, dataid, "resolved", "open {} of {} {} again?", yes=yes)
     done = ask(context, asked, explained=explained)[0]["unresolved"]
     if json:
         as_json({"unresolved": done})
@@ -266,6 +274,18 @@ def unresolve(  # noqa: PLR0913
         )
     else:
         say("none of them was resolved")
+
+
+def _confirm_all(  # noqa: PLR0913 - what is asked, of what
+    context: typer.Context, job: str, dataid: str, state: str, question: str, *, yes: bool
+) -> None:
+    """Of records that are named one by one nobody is asked."""
+    if yes:
+        return
+    with connected(context) as connection:
+        groups = call("quarantine_list", jobid=job, pattern=dataid, resolved=True).send(connection)
+    if number := sum(group[state] for group in groups):
+        confirm(question.format(counted(number, "record"), job, dataid), yes=yes)
 
 
 def _take_back(context: typer.Context, job: str, path: Path, form: Any, *, explained: bool) -> int:
@@ -289,6 +309,10 @@ def replay(  # noqa: PLR0913
     with_open: Annotated[
         bool, typer.Option("--open", help="Also chunks with open records, for code that now takes them.")
     ] = False,
+    by_rows: Annotated[
+        bool,
+        typer.Option("--rows", help="Run the repaired records alone, and add their rows, where that can be."),
+    ] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     json: options.Json = False,
@@ -296,19 +320,29 @@ def replay(  # noqa: PLR0913
 ) -> None:
     """Make the chunks of resolved records again, with the repairs applied: a new version of each, once.
 
-    The job runs over the whole chunk, so that sums and joins come out right, too.
+    The job runs over the whole chunk, so that sums and joins come out right, too. A job that declares `rowwise = true` says that each
+    output row depends on one input row: with --rows its repaired records are run alone, and their rows added to those that are
+    published. Chunks for which that cannot be are made again as a whole; the column `way` says which, and why.
 
     Examples:
     dataflowctl quarantine replay clean_orders --dry-run
+    dataflowctl quarantine replay clean_orders --rows
     """
-    wanted = {"jobid": job, "patterns": dataid or None, "open": with_open}
-    shown, deed = (call("quarantine_replay", **wanted, dry_run=is_dry) for is_dry in (True, False))
+    if by_rows and with_open:
+        raise typer.BadParameter(
+            "--open is for other code, which has to see the whole chunk: leave --rows out"
+        )
+    wanted: dict[str, Any] = {"jobid": job, "patterns": dataid or None}
+    query, wanted = (
+        ("quarantine_replay_rows", wanted) if by_rows else ("quarantine_replay", wanted | {"open": with_open})
+    )
+    shown, deed = (call(query, **wanted, dry_run=is_dry) for is_dry in (True, False))
     if explained:
         explain(shown if dry_run else deed)
     with connected(context) as connection:
         rows = shown.send(connection)
         if rows and not json:
-            headers = ["dataid", "was", "resolved", "open"]
+            headers = ["dataid", "was", "resolved", "open", "way", *(["because"] if by_rows else [])]
             preview(headers, [[row[header] for header in headers] for row in rows])
         if rows and not dry_run:
             confirm(f"make {counted(len(rows), 'chunk')} of {job} again?", yes=yes)

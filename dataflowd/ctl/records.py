@@ -133,6 +133,7 @@ def resolutions(lines: Iterable[Line], originals: Sequence[Mapping[str, Any]]) -
     """As dataflow.resolve_records takes them; what was not decided is left out."""
     known = {(row["dataid"], row["itemid"]): row for row in originals}
     decided = []
+    seen: dict[tuple[str, str], int] = {}
     for line in lines:
         if not line.action:
             continue
@@ -141,6 +142,12 @@ def resolutions(lines: Iterable[Line], originals: Sequence[Mapping[str, Any]]) -
                 line.number,
                 f"names record {line.itemid} of {line.dataid}, which the job has not set aside",
                 "export again",
+            )
+        if (before := seen.setdefault((line.dataid, line.itemid), line.number)) != line.number:
+            raise _wrong(
+                line.number,
+                f"decides on record {line.itemid} of {line.dataid}, as line {before} does",
+                "keep one of them",
             )
         original = known[line.dataid, line.itemid]
         resolution = {"reason": line.note} if line.action == "drop" else {"repaired": _repair(line, original)}

@@ -69,7 +69,7 @@ def resubmit(  # noqa: PLR0913 - each is an option of the command
     dataflowctl resubmit --stale --downstream
     dataflowctl resubmit clean_orders --dataid 2026-01-31 --status READY --param least=0
     """
-    params = _params(param or [])
+    params = options.pairs(param or (), "--param") or None
     statuses = [one.upper() for one in status or (["READY"] if stale else ["FAILED"])]
     chosen = options.selector(
         job=job,
@@ -92,19 +92,6 @@ def resubmit(  # noqa: PLR0913 - each is an option of the command
         flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
         nothing=lambda connection: _nothing_to_resubmit(connection, chosen, statuses),
     )
-
-
-def _params(written: Sequence[str]) -> dict[str, str] | None:
-    """What they mean is known to the database, which knows the job's own."""
-    params: dict[str, str] = {}
-    for each in written:
-        name, sign, value = each.partition("=")
-        if not sign or not name:
-            raise typer.BadParameter(f"{each!r} is no parameter: write NAME=VALUE", param_hint="--param")
-        if name in params:
-            raise typer.BadParameter(f"{name} is given twice", param_hint="--param")
-        params[name] = value
-    return params or None
 
 
 def _nothing_to_resubmit(

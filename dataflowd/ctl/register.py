@@ -56,6 +56,9 @@ def ready(  # noqa: PLR0913 - each is an option of the command
     one that looks like a date and is none (NO_DATE), one that is far from all others (FAR_AWAY), and one at whose location
     nothing lies as this host sees it (NOTHING_THERE). A wrong one is taken back with `unregister`.
 
+    What lies there is measured, up to 1,000 chunks at a time, and each run finds the same or is refused (WRONG_DATA). What cannot be
+    seen from here, and what is more, is measured by the first run that succeeds.
+
     Examples:
     dataflowctl ready raw_orders 2026-01-31
     dataflowctl ready raw_orders --range 2026-01-01..2026-01-31
@@ -75,6 +78,7 @@ def ready(  # noqa: PLR0913 - each is an option of the command
         # Before they are known: each would be near to itself.
         odd_ones = call("preview_ready", datasetid=dataset, dataids=_ends(ids)).send(connection)
         registered = _register(connection, dataset, ids, validated=validated, reason=reason)
+        _note_found(connection, dataset, odd_ones, len(set(ids)))
     warnings = _warnings(odd_ones)
     if json:
         as_json({"datasetid": dataset, "registered": registered, "warnings": warnings})
@@ -134,6 +138,8 @@ def unregister(  # noqa: PLR0913
             if made_of and made is None:
                 made = _asked(len(made_of), yes=yes)
             what = f" and {made} {counted(len(made_of), 'chunk')} made of that" if made_of else ""
+            if made == DELETE and not json:
+                _tell_of_tables(connection, made_of)
             confirm(f"withdraw {counted(len(withdrawn), 'chunk')} of {dataset}{what}?", yes=yes)
             deed = call("unregister", datasetid=dataset, patterns=dataids, made=made, dry_run=False)
             with connection.transaction():
@@ -150,6 +156,20 @@ def unregister(  # noqa: PLR0913
     say(
         f"{'would withdraw' if dry_run else 'withdrew'} {counted(len(withdrawn), 'chunk')} of {dataset}{kept if not dry_run else ''}"
     )
+
+
+def _tell_of_tables(connection: psycopg.Connection, made_of: list[Row]) -> None:
+    """What is forgotten is removed from tables by nobody."""
+    from dataflowd.formats import TABLES
+
+    found = call("datasets", retired=True).send(connection)
+    tables = {row["datasetid"] for row in found if row["format"] in TABLES}
+    for row in made_of:
+        if row["dataset"] in tables:
+            say(
+                f"the rows of {row['dataid']} stay in the table of {row['dataset']}; to remove them, first run"
+                f" `dataflowctl delete {row['jobid']} --dataid {row['dataid']} --data`"
+            )
 
 
 def _parted(rows: list[Row]) -> tuple[list[Row], list[Row]]:
@@ -238,6 +258,33 @@ def _register(
         progress.advance(len(part))
     progress.end()
     return registered
+
+
+def _note_found(connection: psycopg.Connection, dataset: str, rows: list[Row], given: int) -> None:
+    """Of very many the rows are only the ends: these are left to the hosts, which look at each file anyway."""
+    import json
+
+    [how] = call("measures", datasetid=dataset).send(connection)
+    if not how["is_measured"] or len(rows) < given:
+        return
+    found = {row["dataid"]: _measured(row["location"], digest=how["digest"]) for row in rows}
+    known = {dataid: one for dataid, one in found.items() if one is not None}
+    if known:
+        call("note_found", datasetid=dataset, found=json.dumps(known)).send(connection)
+
+
+def _measured(location: str | None, *, digest: bool) -> dict[str, Any] | None:
+    """None: it cannot be seen from here."""
+    from dataflowd import found
+    from dataflowd.faults import AttemptError
+
+    if location is None:
+        return None
+    try:
+        seen = found.here(location, digest=digest)
+    except (AttemptError, OSError, ValueError):
+        return None
+    return seen.document() if seen is not None and seen.files else None
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Run a job here and now: run, force; and what its script would find: env.
+"""Run a job here and now: run, force, exec; and what its script would find: env.
 
 A run in the foreground is a daemon of its own that wants one thing: the same claim, the same engines, the same finish.
 Its exit status says how it went, as the wrappers of scripts expect.
@@ -21,9 +21,12 @@ from dataflowd.ctl.show import as_json, cell, confirm, first_line
 from dataflowd.plural import agreeing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dataflowd.attempt import Attempt, Result
     from dataflowd.daemon.state import Wanted
     from dataflowd.declared import Declared
+    from dataflowd.flow import Flow, Job
     from dataflowd.settings import Settings
 
 FLOW_FILE = "flow.toml"
@@ -36,7 +39,9 @@ JobOrScript = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    for command in (run, force, env):
+    options.add(app, run, kind=options.WithWords)
+    options.add(app, exec_, name="exec", kind=options.WithWords)
+    for command in (force, env):
         options.add(app, command)
 
 
@@ -48,6 +53,10 @@ def run(  # noqa: PLR0913 - each is an option of the command
         bool, typer.Option("--all", help="Catch up: everything of the job that is ready.")
     ] = False,
     dataid: Annotated[str | None, typer.Option(help="This chunk; default: the next.")] = None,
+    new: Annotated[
+        bool,
+        typer.Option("--new", help="Of a job without inputs: a new dataid, made of the current time (UTC)."),
+    ] = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
@@ -55,27 +64,33 @@ def run(  # noqa: PLR0913 - each is an option of the command
 
     The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops it
     and gives it back. Of which job a script is, and with which words it is called, says the flow whose job names it: one
-    of DATAFLOW_FLOWS, or a flow.toml here or beside it; without one ./load.sh is of the job load. Exit status: 0 done, 1 it failed, 10 to 14 the question that is answered no.
+    of DATAFLOW_FLOWS, or a flow.toml here or beside it; without one ./load.sh is of the job load. Words behind -- are
+    added to those of its command, as they are; they are kept with the attempt, and `attempts` shows them: put no secret there. Exit status: 0 done, 1 it failed, 10 to 14 the question that is answered no.
 
     Examples:
     dataflowctl run ./load.sh               the script of the job load, on the next chunk
     dataflowctl run ./load.sh --all         on all that are ready
     dataflowctl run clean_orders --dataid 2026-01-31
+    dataflowctl run ./load.sh -- --verbose  with a further word for the script
+    dataflowctl run fetch_rates --new       of a job without inputs
     """
     from dataflowd.daemon.state import Wanted
 
-    if every and dataid is not None:
-        raise typer.BadParameter("--all and --dataid exclude each other")
+    if sum((every, dataid is not None, new)) > 1:
+        raise typer.BadParameter("--all, --dataid and --new exclude each other")
     jobid = _jobid(context, job)
-    asked = call("five_questions", jobid=jobid, dataid=dataid) if dataid else call("next_inputs", jobid=jobid)
     if explained:
-        explain(asked)
+        asked = (
+            call("five_questions", jobid=jobid, dataid=dataid) if dataid else call("next_inputs", jobid=jobid)
+        )
+        explain(call("new_run", jobid=jobid) if new else asked)
+    require_here(context, jobid)
     if dataid is not None:
         _require(context, jobid, dataid)
     foreground = _Foreground(json=json)
-    foreground.run(context, job, Wanted(jobid, dataid, every=every))
+    foreground.run(context, job, Wanted(jobid, dataid, every=every, is_new=new), options.words(context))
     if not foreground.ended and not every:
-        raise _nothing(context, jobid, dataid)
+        raise nothing(context, jobid, dataid)
     foreground.end()
 
 
@@ -103,32 +118,71 @@ def force(  # noqa: PLR0913
     dataflowctl force clean_orders 2026-01-31
     """
     from dataflowd.daemon.state import Wanted
-    from dataflowd.errors import NotAllowedError
 
     jobid = _jobid(context, job)
-    asked = call("five_questions", jobid=jobid, dataid=dataid)
-    if explained:
-        explain(
-            asked,
-            call(
-                "daemon_claim_run", daemon="...", incarnation="...", jobid=jobid, dataid=dataid, forced=True
-            ),
-        )
-    settings = settings_of(context)
-    if settings.production and not i_know:
-        raise NotAllowedError(
-            f"environment {settings.environment} is production: nothing is forced there by habit",
-            "find out with `dataflowctl why` what keeps it; if it has to be, say --i-know",
-        )
-    noes = [row for row in ask(context, asked, explained=False) if not row["answer"]]
-    if not json:
-        for row in noes:
-            say(f"{row['number']}. {row['question']} {row['code']}: {cell(row['detail'])}")
-    confirm(
-        f"run {jobid} {dataid} although {agreeing(len(noes), 'question', 'is', 'are')} answered no?", yes=yes
-    )
+    require_here(context, jobid)
+    _confirm_force(context, jobid, dataid, "run", i_know=i_know, yes=yes, json=json, explained=explained)
     foreground = _Foreground(json=json)
     foreground.run(context, job, Wanted(jobid, dataid, forced=True))
+    foreground.end()
+
+
+def exec_(  # noqa: PLR0913
+    context: typer.Context,
+    job: options.Job,
+    dataid: options.Dataid,
+    *,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Claim the run by force, and publish what the command makes.")
+    ] = False,
+    i_know: Annotated[
+        bool, typer.Option("--i-know", help="With --publish: needed where the setting production is on.")
+    ] = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Execute any command in the environment of a job: its variables and its opened passwords, on the real inputs.
+
+    Whether the run may start is not asked. Without --publish nothing is claimed, locked or published: the output locations
+    are directories of its own, which are removed when it ends, and the exit status is the command's. With --publish it is
+    `force` with this command in the place of the job's code: it asks, the attempt is marked as forced and keeps the command's words.
+
+    Examples:
+    dataflowctl exec load 2026-01-31 -- sh -c 'wc -l "$raw_location"'
+    dataflowctl exec load 2026-01-31 --publish -- ./repair.sh
+    """
+    from dataflowd.daemon.state import Wanted
+
+    words = options.words(context)
+    if not words:
+        raise typer.BadParameter(
+            "write the command behind --: dataflowctl exec JOB DATAID -- COMMAND WORD..."
+        )
+    if json and not publish:
+        raise typer.BadParameter("--json goes with --publish: otherwise all output is the command's")
+    require_here(context, job)
+    if not publish:
+        [row] = ask(context, call("preview_order", jobid=job, dataid=dataid), explained=explained)
+        from dataflowd.ctl.aside import execute
+
+        raise typer.Exit(execute(settings_of(context), row["document"], job, dataid, words))
+    from dataflowd.declared import Declared
+
+    settings = _foreground_settings(context)
+    declared = Declared(settings)
+    if (known_here := declared_here(context, declared, job)) is not None:
+        _require_asked(*known_here, dataid)
+    _confirm_force(
+        context, job, dataid, f"execute {words[0]}", i_know=i_know, yes=yes, json=json, explained=explained
+    )
+    with connected(context) as connection:
+        [known] = call("declared_job", jobid=job).send(connection)
+    declared.add_command(job, words, known["config_hash"])
+    foreground = _Foreground(json=json)
+    foreground.start(
+        settings.model_copy(update={"engine": "process"}), declared, Wanted(job, dataid, forced=True)
+    )
     foreground.end()
 
 
@@ -172,15 +226,66 @@ def env(
         say(f"{name}={cell(value)}")
 
 
+def _confirm_force(  # noqa: PLR0913
+    context: typer.Context,
+    jobid: str,
+    dataid: str,
+    what: str,
+    *,
+    i_know: bool,
+    yes: bool,
+    json: bool,
+    explained: bool,
+) -> None:
+    """Shows what is answered no, and asks; where the setting production is on, a person has to know it before."""
+    from dataflowd.errors import NotAllowedError
+
+    asked = call("five_questions", jobid=jobid, dataid=dataid)
+    if explained:
+        explain(
+            asked,
+            call(
+                "daemon_claim_run", daemon="...", incarnation="...", jobid=jobid, dataid=dataid, forced=True
+            ),
+        )
+    settings = settings_of(context)
+    if settings.production and not i_know:
+        raise NotAllowedError(
+            f"environment {settings.environment} is production: nothing is forced there by habit",
+            "find out with `dataflowctl why` what keeps it; if it has to be, say --i-know",
+        )
+    noes = [row for row in ask(context, asked, explained=False) if not row["answer"]]
+    if not json:
+        for row in noes:
+            say(f"{row['number']}. {row['question']} {row['code']}: {cell(row['detail'])}")
+    confirm(
+        f"{what} {jobid} {dataid} although {agreeing(len(noes), 'question', 'is', 'are')} answered no?",
+        yes=yes,
+    )
+
+
 @dataclass
 class _Foreground:
     json: bool
     ended: list[dict[str, Any]] = field(default_factory=list)
 
-    def run(self, context: typer.Context, job: str, wanted: Wanted) -> None:
-        from dataflowd import launcher
+    def run(self, context: typer.Context, job: str, wanted: Wanted, words: Sequence[str] = ()) -> None:
+        from dataflowd.errors import NotAllowedError
 
         settings, declared = _prepared(context, job, wanted.jobid)
+        _, known = declared.job(wanted.jobid)
+        if words and known.kind not in {"command", "spark_submit"}:
+            raise NotAllowedError(
+                f"job {wanted.jobid} is of kind {known.kind}, which takes no words",
+                f"change a parameter: dataflowctl resubmit {wanted.jobid} --param NAME=VALUE",
+            )
+        if words:
+            declared.add_words(wanted.jobid, words)
+        self.start(settings, declared, wanted)
+
+    def start(self, settings: Settings, declared: Declared, wanted: Wanted) -> None:
+        from dataflowd import launcher
+
         echo = JobOutput(sys.stderr if self.json else sys.stdout)
         launcher.run_wanted(settings, declared, wanted, self.told, echo)
 
@@ -232,17 +337,11 @@ def _jobid(context: typer.Context, job: str) -> str:
 
 def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, Declared]:
     """A script that is named by its path needs no flow file, for the database knows the job; one that names it counts."""
-    from dataflowd.declared import Declared
-    from dataflowd.errors import NotFoundError
-    from dataflowd.settings import load
+    from dataflowd.declared import Declared, needs_spark
+    from dataflowd.errors import NotAllowedError, NotFoundError
 
-    loaded = load(context.obj)
-    settings = loaded.settings
+    settings = _foreground_settings(context)
     declared = Declared(settings)
-    # Ctrl-C stops what runs; what the job says is shown, what the daemon would log is not.
-    given: dict[str, Any] = {"drain_timeout": 0.0}
-    if loaded.origins["log_level"] == "default":
-        given["log_level"] = "error"
     if "/" in job:
         with connected(context) as connection:
             [row] = call("declared_job", jobid=jobid).send(connection)
@@ -250,13 +349,31 @@ def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, D
             declared, _ = found
         else:
             declared.add_script(jobid, Path(job), row["config_hash"])
+    if not declared.is_known(jobid):
+        with connected(context) as connection:
+            declared.add_like(jobid, call("code_of", jobid=jobid).send(connection)[0]["base"])
     try:
-        _, known = declared.job(jobid)
+        found_in, known = declared.job(jobid)
     except NotFoundError as error:
         command = f"DATAFLOW_FLOWS={FLOW_FILE} dataflowctl run {jobid}"
         raise NotFoundError(error.message, f"name the flow file that declares it: {command}") from None
-    given["engine"] = "process" if known.kind == "command" else "spark"
-    return settings.model_copy(update=given), declared
+    if known.kind == "outside":
+        raise NotAllowedError(
+            f"job {jobid} is executed outside: there is no code to run here", f"dataflowctl begin {jobid}"
+        )
+    engine = "spark" if needs_spark(found_in, known) else "process"
+    return settings.model_copy(update={"engine": engine}), declared
+
+
+def _foreground_settings(context: typer.Context) -> Settings:
+    """Ctrl-C stops what runs; what the job says is shown, what the daemon would log is not."""
+    from dataflowd.settings import load
+
+    loaded = load(context.obj)
+    given: dict[str, Any] = {"drain_timeout": 0.0}
+    if loaded.origins["log_level"] == "default":
+        given["log_level"] = "error"
+    return loaded.settings.model_copy(update=given)
 
 
 def _declaring(settings: Settings, script: Path) -> tuple[Declared, list[str]] | None:
@@ -273,7 +390,7 @@ def _declaring(settings: Settings, script: Path) -> tuple[Declared, list[str]] |
         declared = Declared(settings.model_copy(update={"flows": flows}))
         if named := _naming(declared, script):
             return declared, named
-        left_out += declared.lacking.values()
+        left_out += (*declared.lacking.values(), *declared.elsewhere.values())
     if left_out:
         raise left_out[0]
     return None
@@ -294,6 +411,44 @@ def _naming(declared: Declared, script: Path) -> list[str]:
     ]
 
 
+def require_here(context: typer.Context, jobid: str) -> None:
+    """A dataset of another environment is neither read nor written here, also by force."""
+    from dataflowd.errors import InvalidPathError
+
+    environment = settings_of(context).environment
+    with connected(context) as connection:
+        [row] = call("bound_elsewhere", jobid=jobid, environment=environment).send(connection)
+    if row["reason"] is not None:
+        raise InvalidPathError(f"{jobid}: {row['reason']}", "run it on a host of that environment")
+
+
+def declared_here(context: typer.Context, declared: Declared, jobid: str) -> tuple[Flow, Job] | None:
+    """As a flow file of this host has it, or the job that it was created like; None: no file has."""
+    from dataflowd.errors import NotFoundError
+
+    if not declared.is_known(jobid):
+        with connected(context) as connection:
+            [code] = call("code_of", jobid=jobid).send(connection)
+        declared.add_like(jobid, code["base"])
+    try:
+        return declared.job(jobid)
+    except NotFoundError:
+        return None
+
+
+def _require_asked(flow: Flow, job: Job, dataid: str) -> None:
+    """Raises where checks would be left out: a command is asked no more than the rows that it tells, by what the datasets declare."""
+    from dataflowd.errors import NotAllowedError
+
+    custom = ["custom"] if job.custom_checks else []
+    inside = [check for output in job.outputs for check in flow.checks_inside(job, output)]
+    if unasked := sorted({*job.checks, *custom, *inside}):
+        raise NotAllowedError(
+            f"what a command makes in the place of job {job.name} would be published without its checks: {', '.join(unasked)}",
+            f"let the job make it: `dataflowctl force {job.name} {dataid}`; without --publish the command can be tried",
+        )
+
+
 def _require(context: typer.Context, jobid: str, dataid: str) -> None:
     from dataflowd.faults import AttemptError
 
@@ -306,7 +461,7 @@ def _require(context: typer.Context, jobid: str, dataid: str) -> None:
             )
 
 
-def _nothing(context: typer.Context, jobid: str, dataid: str | None) -> Exception:
+def nothing(context: typer.Context, jobid: str, dataid: str | None) -> Exception:
     """Why nothing was run: the question that keeps most of the job's runs, or that there are none."""
     from dataflowd.errors import EXIT
     from dataflowd.faults import AttemptError
@@ -320,7 +475,7 @@ def _nothing(context: typer.Context, jobid: str, dataid: str | None) -> Exceptio
         return AttemptError(
             "DATA_NOT_READY",
             f"{jobid} has nothing to do",
-            f"register data with `dataflowctl ready`, see `dataflowctl why {jobid}`",
+            f"register data with `dataflowctl ready`, see `dataflowctl why {jobid}`; a job without inputs is run with --new",
         )
     return AttemptError(
         questions[0]["code"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +63,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Chunks of a dataset: status, producer, size, code and version; of stale ones, what changed since.
+    """Chunks of a dataset: status and why, version, size, producer and its code; of stale ones, what changed since.
 
     Examples:
     dataflowctl chunks orders --status FAILED
@@ -93,18 +94,31 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
     found = ask(context, asked, explained=explained)
     page, chosen = found[:most], bool(status or first or last or dataid or stale)
     table(
-        ["dataid", "status", "code", "version", "rows", "size", "modified", "stale", "job", "reason"],
+        [
+            "dataid",
+            "status",
+            "code",
+            "version",
+            "rows",
+            "size",
+            "modified",
+            "stale",
+            "job",
+            "made with",
+            "reason",
+        ],
         [
             [
                 row["dataid"],
                 marked(row["status"], row, "" if row["validated"] else "not validated") + with_params(row),
-                row["code"] or (row["code_hash"] or "")[:HASH_SHOWN] or None,
+                row["code"],
                 row["version"],
                 row["rows"],
                 size(row["bytes"]),
                 row["modified"],
                 _stale(row),
                 row["jobid"],
+                (row["code_hash"] or "")[:HASH_SHOWN] or None,
                 first_line(row["reason"]),
             ]
             for row in page
@@ -202,7 +216,11 @@ def runs(  # noqa: PLR0913
             ]
             for row in found[:most]
         ],
-        nothing="no such run" if job or failed or since else "no runs yet",
+        nothing="no run has failed"
+        if failed and not (job or since)
+        else "no such run"
+        if job or failed or since
+        else "no runs yet",
     )
     if len(found) == at_most:
         say("... and more; --limit shows them")
@@ -229,7 +247,7 @@ def attempts(
         [
             [
                 row["number"],
-                marked(row["status"], row) + with_params(row),
+                marked(row["status"], row) + with_params(row) + _with_words(row),
                 row["code"],
                 row["claimed"],
                 duration(row["seconds"]),
@@ -243,9 +261,43 @@ def attempts(
     )
 
 
+def _with_words(row: Row) -> str:
+    """As a shell would read them."""
+    return f" -- {shlex.join(row['words'])}" if row["words"] else ""
+
+
 def _checks(checks: list[dict[str, Any]]) -> str | None:
     failed = [check["name"] for check in checks if not check["passed"]]
     return f"failed: {', '.join(failed)}" if failed else f"{len(checks)} passed" if checks else None
+
+
+def _change(row: Row) -> str:
+    return f"{row['from_status'] or 'nothing'} -> {row['to_status'] or 'nothing'}"
+
+
+def _what(row: Row) -> str:
+    """`READY -> RUNNING`, `limit 3 -> 5`; without a change of status what it was: forced, vouched for, registered again."""
+    has_changed = row["from_status"] is not None or row["to_status"] is not None
+    match row["kind"]:
+        case "status":
+            return _change(row) if has_changed else str(row["code"] or "status")
+        case "daemon" | "credential":
+            return f"{row['kind']} {row['to_status']}"
+        case "control":
+            return f"limit {_change(row)}" if row["from_status"] != row["to_status"] else "control"
+        case "dataset" | "job":
+            return f"{row['kind']} {row['code']}"
+        case kind:
+            return str(kind)
+
+
+def _reason(row: Row) -> str:
+    """A code that stands under `what` already is not said twice; values that were declared are long, and stand here."""
+    reason = first_line(row["reason"])
+    if row["kind"] in {"dataset", "job"}:
+        return ", ".join(filter(None, (_change(row), reason)))
+    code = None if _what(row) == row["code"] else row["code"]
+    return ": ".join(filter(None, (code, reason)))
 
 
 def history(
@@ -256,7 +308,10 @@ def history(
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """The story of a run: every transition, and every change of what it waited for."""
+    """The story of a run: every transition, what it waited for, and what happened around it meanwhile.
+
+    Around it: limits and pauses, daemons that started, stopped or were gone, and what was declared of its job and datasets.
+    """
     found = ask(context, call("history", jobid=job, dataid=dataid), explained=explained)
     if json:
         as_json(found)
@@ -269,13 +324,11 @@ def history(
         [
             [
                 row["at"],
-                f"{row['from_status'] or 'nothing'} -> {row['to_status'] or 'nothing'}"
-                if row["kind"] == "status"
-                else row["kind"],
+                _what(row),
                 row["datasetid"],
-                row["actor"],
+                row["actor"] or None,
                 row["application"] or None,
-                ": ".join(filter(None, (row["code"], first_line(row["reason"])))),
+                _reason(row),
             ]
             for row in found
         ],

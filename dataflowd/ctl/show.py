@@ -33,6 +33,7 @@ STYLES = {
     "WAITS_FOR_SPARK": YELLOW,
     "FAILED": RED,
     "LOST": RED,
+    "GONE": RED,
     "CANCELLED": MAGENTA,
     "RESUBMIT": YELLOW,
     "HOLD": MAGENTA,

@@ -10,6 +10,7 @@ import typer
 from dataflowd.ctl import options
 from dataflowd.ctl.ask import ask, call, explain
 from dataflowd.ctl.output import JobOutput, mark, say
+from dataflowd.ctl.run import require_here
 from dataflowd.ctl.setup import settings_of
 from dataflowd.ctl.show import as_json, duration, preview, sign_of_life, size, table
 from dataflowd.errors import EXIT
@@ -74,8 +75,11 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
 
     settings = settings_of(context)
     flows = Declared(settings)
+    if not flows.is_known(job):
+        flows.add_like(job, ask(context, call("code_of", jobid=job), explained=False)[0]["base"])
     flow, declared = flows.job(job)
     trial.refuse(declared)
+    require_here(context, job)
     found = ask(context, asked, explained=False)[0]["found"]
     wanted = Trial(share=sample, rows=rows, seed=seed, shown=shown)
     lines: list[str] = []

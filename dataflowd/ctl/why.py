@@ -25,13 +25,31 @@ def register(app: typer.Typer) -> None:
     options.add(app, why)
 
 
-def why(
+def why(  # noqa: PLR0913 - each is an option of the command
     context: typer.Context,
     job: options.Job,
     dataid: Annotated[
         str | None, typer.Argument(metavar="DATAID", help="Id of the slice; without it: what blocks most.")
     ] = None,
     *,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="As it was then: a time (2026-01-31T08:00) or an age (90m, 12h, 3d). An attempt that was at it answers "
+            "with its evidence; of a time when it waited, history tells.",
+        ),
+    ] = None,
+    attempt: Annotated[
+        int | None,
+        typer.Option(
+            "--attempt",
+            metavar="N",
+            min=1,
+            help="As it was for this attempt of the run; `attempts` lists them.",
+        ),
+    ] = None,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
@@ -39,8 +57,14 @@ def why(
 
     Examples:
     dataflowctl why clean_orders 2026-01-31
+    dataflowctl why clean_orders 2026-01-31 --at '2026-02-01 06:00'
+    dataflowctl why clean_orders 2026-01-31 --attempt 2
     dataflowctl why clean_orders            what keeps most of its runs
     """
+    if (at or attempt is not None) and (dataid is None or (at and attempt is not None)):
+        raise typer.BadParameter(
+            "--at and --attempt ask about the past of one run: name its DATAID, and one of them"
+        )
     if dataid is None:
         blockers = ask(context, call("blockers", jobid=job), explained=explained)
         if json:
@@ -48,13 +72,18 @@ def why(
             return
         _draw_blockers(job, blockers)
         return
-    answers = ask(context, call("why", jobid=job, dataid=dataid), explained=explained)
-    stand, *questions = answers
+    if at:
+        asked = call("why_at", jobid=job, dataid=dataid, moment=options.moment(at))
+    elif attempt is not None:
+        asked = call("why_attempt", jobid=job, dataid=dataid, attempt=attempt)
+    else:
+        asked = call("why", jobid=job, dataid=dataid)
+    stand, *questions = ask(context, asked, explained=explained)
     if json:
         as_json(_document(job, dataid, stand, questions))
         return
     run = f"{job} {dataid}"
-    said = f" is {stand['code']}: {cell(stand['detail'])}"
+    said = f" {'was' if at or attempt else 'is'} {stand['code']}: {cell(stand['detail'])}"
     say(bold(run) + folded(said, taken=len(run), indent=REMEDY))
     if stand["remedy"]:
         say("  " + folded(cell(stand["remedy"]), taken=2, indent=REMEDY))

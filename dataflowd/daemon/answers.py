@@ -103,8 +103,10 @@ _CLAIM = (_is_whole, _is_token, _is_name, _is_dataid, _is_whole, _is_tag, _is_ob
 ANSWERS: dict[str, Answer] = {
     "daemon_register": Answer((_is_uuid,), 1, 1),
     "daemon_serve": _IGNORED,
+    "daemon_reloaded": _IGNORED,
     "daemon_claim": Answer(_CLAIM, most=CLAIM_AT_MOST),
     "daemon_claim_run": Answer(_CLAIM, most=1),
+    "daemon_claim_new": Answer(_CLAIM, most=1),
     "daemon_finish": Answer((_is_whole, _one_of("accepted", "fenced", "busy"))),
     "daemon_renew": Answer((_or_null(_is_moment),), 1, 1),
     "daemon_end_session": _IGNORED,
@@ -113,11 +115,14 @@ ANSWERS: dict[str, Answer] = {
     "daemon_neighbours": Answer((_is_text, _is_uuid, _is_whole, _is_number)),
     "daemon_expire": _IGNORED,
     "daemon_rescue": Answer((_is_whole, _is_name, _is_dataid, _or_null(_is_text), _or_null(_is_text))),
+    "daemon_end_frozen": Answer((_is_text, _is_text, _is_whole, _is_whole, _is_flag)),
     "daemon_cancelled": Answer((_is_whole,)),
     "daemon_started": Answer((_is_whole, _or_null(_is_flag))),
     "daemon_waits": Answer((_is_whole, _or_null(_is_flag))),
     "daemon_look": Answer((_is_number, _is_whole, _or_null(_is_number), _is_flag), 1, 1),
-    "daemon_limits": Answer((_is_whole, _or_null(_is_whole), _is_flag), most=1),
+    "daemon_limits": Answer(
+        (_is_whole, _or_null(_is_whole), _is_flag, _or_null(_is_whole), _or_null(_is_whole)), most=1
+    ),
     "daemon_waited": Answer((_is_whole, _or_null(_is_number))),
     "daemon_tick": Answer((_is_whole,), 1, 1),
     "daemon_next_tick": Answer((_or_null(_is_number),), 1, 1),
@@ -129,7 +134,10 @@ ANSWERS: dict[str, Answer] = {
     "gc_places": Answer((_is_name, _is_text)),
     "gc_collect": Answer((_is_name, _is_dataid, _is_whole, _is_text, *[_or_null(_is_moment)] * 3)),
     "work_order": Answer((_or_null(_is_object),), 1, 1),
+    "applied_config": Answer((_or_null(_is_text),), 1, 1),
     "is_alive": Answer((_is_flag,), 1, 1),
+    "add_words": Answer((_is_flag,), 1, 1),
+    "code_of": Answer((_is_name,), 1, 1),
     "code_versions": Answer((_anything, _anything)),
     "connection_changes": Answer(
         (_is_name, *[_or_null(_is_text)] * 3, _is_moment, *[_or_null(_is_text)] * 2)

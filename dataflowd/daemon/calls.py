@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from psycopg.types.json import Jsonb
@@ -46,6 +46,8 @@ class Look:
 class Limits:
     limit: int
     paused: bool
+    runners: int | None = None  # Spark applications; None: as the settings say
+    slots: int | None = None  # chunks side by side in one of them
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,19 @@ class Claims:
         )
         self.incarnation = rows[0][0]
 
-    async def serve(self, jobs: Sequence[str] | None) -> None:
-        """The jobs that this host has the code of; None: any."""
-        await self.link.call("daemon_serve", self._self | {"jobs": None if jobs is None else list(jobs)})
+    async def serve(self, jobs: Sequence[str] | None, unserved: Mapping[str, str]) -> None:
+        """The jobs that this host can run; None: any. Of others that its flow files declare, why it cannot."""
+        told = {"jobs": None if jobs is None else list(jobs), "unserved": Jsonb(dict(unserved))}
+        await self.link.call("daemon_serve", self._self | told)
 
-    async def claim(self, want: int) -> list[Attempt]:
-        rows = await self.link.call("daemon_claim", self._self | {"want": want})
+    async def reloaded(self, jobs: Sequence[str] | None) -> None:
+        """History tells that the settings and flow files were read again."""
+        await self.link.call("daemon_reloaded", self._self | {"jobs": None if jobs is None else len(jobs)})
+
+    async def claim(self, want: int, scarce: Sequence[str] = (), room: int = 0) -> list[Attempt]:
+        """Of the scarce jobs together no more than there is room for."""
+        asked = {"want": want, "scarce": list(scarce), "room": room}
+        rows = await self.link.call("daemon_claim", self._self | asked)
         if len(rows) > want:
             raise answers.wrong("daemon_claim", f"has {len(rows)} runs where {want} were asked for")
         return [Attempt(*row) for row in rows]
@@ -114,6 +123,11 @@ class Claims:
         """Empty: it may not run now."""
         named = {"jobid": jobid, "dataid": dataid, "forced": forced}
         return [Attempt(*row) for row in await self.link.call("daemon_claim_run", self._self | named)]
+
+    async def claim_new(self, jobid: str) -> list[Attempt]:
+        """A run of a job without inputs that nobody has asked for yet."""
+        rows = await self.link.call("daemon_claim_new", self._self | {"jobid": jobid})
+        return [Attempt(*row) for row in rows]
 
     async def finish(self, results: Sequence[Result]) -> dict[int, Verdict]:
         documents = Jsonb([result.document() for result in results], dumps=_dumps)
@@ -147,6 +161,10 @@ async def expire(link: Link, neighbour: Neighbour) -> None:
     await link.call("daemon_expire", {"daemon": neighbour.daemon, "incarnation": neighbour.incarnation})
 
 
+async def end_frozen(link: Link) -> list[Row]:
+    return await link.call("daemon_end_frozen")
+
+
 async def rescue(link: Link) -> list[Row]:
     """attempt, jobid, dataid, daemon, tag of each attempt that was lost."""
     return await link.call("daemon_rescue")
@@ -160,14 +178,15 @@ async def cancelled(link: Link, claims: Claims, attempts: Iterable[int]) -> list
     return [row[0] for row in rows]
 
 
-async def started(link: Link, begun: Sequence[tuple[Attempt, float]]) -> list[int]:
-    """Tells for how many seconds the code of these has run; returns those that should not run any more."""
+async def started(link: Link, begun: Sequence[tuple[Attempt, float, dict[str, Any] | None]]) -> list[int]:
+    """Tells for how many seconds the code of these has run, and what was found before; returns those that should not run any more."""
     rows = await link.call(
         "daemon_started",
         {
-            "attempts": [attempt.attempt for attempt, _ in begun],
-            "tokens": [attempt.token for attempt, _ in begun],
-            "seconds": [seconds for _, seconds in begun],
+            "attempts": [attempt.attempt for attempt, _, _ in begun],
+            "tokens": [attempt.token for attempt, _, _ in begun],
+            "seconds": [seconds for _, seconds, _ in begun],
+            "found": [None if found is None else _dumps(found) for _, _, found in begun],
         },
     )
     return [attempt for attempt, is_ours in rows if not is_ours]
@@ -204,8 +223,8 @@ async def limits(link: Link, daemon: str) -> Limits:
             "the table dataflow.control has no row 'global'",
             "SELECT dataflow.set_concurrency('global', 4), and start the daemon again",
         )
-    every, own, paused = found[0]
-    return Limits(every if own is None else min(own, every), paused)
+    every, own, paused, runners, slots = found[0]
+    return Limits(every if own is None else min(own, every), paused, runners, slots)
 
 
 async def connection_changes(link: Link, jobid: str) -> list[Change]:

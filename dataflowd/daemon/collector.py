@@ -56,8 +56,8 @@ async def collect(state: State) -> None:
 
 
 def _places(rows: list[tuple[str, str]], allowed_roots: list[str]) -> list[gc.Place]:
-    found = (gc.place(dataset, location, allowed_roots) for dataset, location in rows)
-    return [each for each in found if isinstance(each, gc.Place)]
+    found = (gc.places(dataset, location, allowed_roots) for dataset, location in rows)
+    return [each for several in found if not isinstance(several, gc.Skipped) for each in several]
 
 
 def _next(batches: Iterator[list[gc.Found]]) -> list[gc.Found]:

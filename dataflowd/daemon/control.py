@@ -13,6 +13,7 @@ import psycopg
 from dataflowd import log
 from dataflowd.daemon import calls
 from dataflowd.daemon.link import LostLinkError, backoff
+from dataflowd.engine import SizedEngine
 
 if TYPE_CHECKING:
     from dataflowd.daemon.state import State
@@ -43,6 +44,8 @@ async def run(state: State) -> None:
 
 async def read(state: State) -> None:
     found = await calls.limits(state.link, state.name)
+    if isinstance(state.engine, SizedEngine):
+        await state.engine.resize(found.runners, found.slots)
     if (found.limit, found.paused) == (state.limit, state.paused):
         return
     _log.info("limit.changed", limit=found.limit, was=state.limit, paused=found.paused)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from dataflowd import db, fixedpath, log
+from dataflowd import db, log
 from dataflowd.attempt import Result
 from dataflowd.daemon.link import LostLinkError, backoff
 
@@ -130,8 +130,8 @@ def _remember(state: State, run_: tuple[str, str], result: Result) -> None:
 
 
 def _let_turn(state: State, dataid: str, result: Result) -> None:
-    for dataset, manifest in result.outputs.items():
-        if fixedpath.is_behind(manifest.get("location")):
+    for dataset in result.outputs:
+        if state.has_fixed_paths(dataset):
             state.to_turn.add((dataset, dataid))
             state.turn.set()
 

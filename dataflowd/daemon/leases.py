@@ -7,7 +7,8 @@ has cancelled since: its run cannot be made again before we say that nothing of 
 as often as it ends. If no renewal was confirmed until shortly before its end, others may soon take our runs: all
 attempts are stopped, and given back when the database answers again.
 `rescue` returns the runs of dead daemons to the queue, on another session than ours, for a session's own locks do not
-keep it out. A daemon of this host whose process is dead need not be waited for.
+keep it out. A daemon of this host whose process is dead need not be waited for. One that is frozen keeps its session and
+its locks; the database says when that has lasted too long, and its session is ended, if our role may.
 """
 
 from __future__ import annotations
@@ -66,6 +67,21 @@ async def rescue(state: State) -> None:
         _log.warning("attempt.rescued", job=jobid, dataid=dataid, attempt=attempt, lost_by=daemon, tag=tag)
 
 
+async def end_frozen_sessions(state: State) -> None:
+    for daemon, hostname, pid, session_pid, is_ended in await calls.end_frozen(state.link):
+        if is_ended:
+            _log.warning("session.ended", frozen=daemon, host=hostname, session=session_pid)
+        elif session_pid not in state.not_ended:
+            state.not_ended.add(session_pid)
+            _log.error(
+                "session.frozen",
+                frozen=daemon,
+                host=hostname,
+                session=session_pid,
+                remedy=f"kill -KILL {pid} on {hostname}; GRANT pg_signal_backend to this role lets daemons end such sessions",
+            )
+
+
 async def _renew(state: State) -> None:
     failures = 0
     while True:
@@ -115,7 +131,7 @@ async def _prolong(state: State) -> None:
 
 async def tell_what_is_served(state: State) -> None:
     """What could not be told now is told with the next renewal."""
-    await state.claims.serve(state.served)
+    await state.claims.serve(state.served, state.unserved())
     state.is_serving_told = True
 
 
@@ -204,6 +220,7 @@ async def _rescue(state: State) -> None:
     while True:
         await anyio.sleep(min(RESCUE_SECONDS, state.settings.lease / RENEWALS_PER_LEASE))
         try:
+            await end_frozen_sessions(state)
             await rescue(state)
             if time.monotonic() - folded > FOLD_SECONDS:
                 await calls.fold(state.link)

@@ -2,7 +2,7 @@
 
 When a notification says that something was cancelled, and at every poll, the database is asked which of our attempts
 are no longer ours; those are stopped, and then reported as stopped, which lets their runs go. An attempt that has run for
-a moment is reported as started; shorter ones say so in their result. One that has waited for a Spark application for a
+a moment is reported as started, with what its host had found; shorter ones say so in their result. One that has waited for a Spark application for a
 moment is reported as waiting, once, and once more when it has got one. Of every attempt whose code has begun it is asked for
 how long its run had been ready: that is the time which somebody waited for us.
 """
@@ -99,7 +99,8 @@ async def _tell_started(state: State) -> None:
     ]
     if not begun:
         return
-    for number in await calls.started(state.link, [(running.attempt, seconds) for running, seconds in begun]):
+    told = [(running.attempt, seconds, running.found) for running, seconds in begun]
+    for number in await calls.started(state.link, told):
         if number in state.running:
             state.running[number].stop("it is no longer ours")
     for running, _ in begun:

@@ -62,6 +62,8 @@ async def _run(state: State, running: Running) -> None:
         result = await _result(state, running)
         if running.started and result.started is None:
             result = replace(result, started=running.started)
+        if running.found is not None:
+            result = replace(result, found=running.found)
         if result.code == InvalidCredentialError.code:
             result = await _with_changes(state, attempt.jobid, result)
         state.offer(result)

@@ -3,7 +3,7 @@
 One turn: clear the flag, then claim as many runs as there are free places; so a notification that arrives during the claim
 causes another turn, and none is lost. A claim that got all it asked for is followed by the next one at once; after one that
 got less, a look says whether anything is left. The limits that count are read inside the claim; the daemon's own
-arithmetic only says how much to ask for. Between turns it sleeps until it is woken, until a retry is due, or until the poll.
+arithmetic only says how much to ask for: of jobs that need a Spark application no more than would find one soon. Between turns it sleeps until it is woken, until a retry is due, or until the poll.
 Runs that could not be taken although they wait (somebody holds a row, another daemon has the last place) are looked at
 again soon, and ever later while that does not change, but every second at least: nobody tells that another daemon has left
 a place free. Those of a paused job are not among them: the notice of the resumption is a reason to look.
@@ -24,6 +24,8 @@ from dataflowd.daemon import answers, calls, pool
 from dataflowd.daemon.link import LostLinkError, backoff
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dataflowd.attempt import Attempt
     from dataflowd.daemon.state import State
 
@@ -50,11 +52,13 @@ async def _turn(state: State, fruitless: int) -> tuple[int, float]:
         return 0, state.poll_seconds
     claimed = 0
     try:
-        if wanted := min(answers.CLAIM_AT_MOST, state.places):
+        wanted = _wanted(state)
+        if not wanted and state.places:
+            return 0, state.poll_seconds  # the engine tells when it has room again
+        if wanted:
             claimed = await _claim(state, wanted)
-            if claimed == wanted:
-                return claimed, 0
-        return claimed, await _pause(state, 0 if claimed else fruitless)
+        is_full = wanted > 0 and claimed == wanted
+        return claimed, 0 if is_full else await _pause(state, 0 if claimed else fruitless)
     except LostLinkError:
         return claimed, state.poll_seconds
     except psycopg.Error as error:
@@ -69,6 +73,15 @@ async def _turn(state: State, fruitless: int) -> tuple[int, float]:
             "claim.failed", error=error.diag.message_primary or str(error).strip(), sqlstate=error.sqlstate
         )
         return claimed, backoff(fruitless, most=state.settings.poll)
+
+
+def _wanted(state: State) -> int:
+    """What could not start soon is left to other daemons."""
+    scarce, room = state.scarce()
+    served = state.serves()
+    is_all_scarce = bool(scarce) and served is not None and scarce.issuperset(served)
+    places = min(state.places, room) if is_all_scarce else state.places
+    return min(answers.CLAIM_AT_MOST, places)
 
 
 async def _claim(state: State, wanted: int) -> int:
@@ -103,8 +116,11 @@ def _require_new(state: State, attempts: list[Attempt]) -> None:
 
 async def _taken(state: State, at_most: int) -> list[Attempt]:
     wanted = state.wanted
+    if wanted is not None and wanted.is_new:
+        return await state.claims.claim_new(wanted.jobid)
     if wanted is None or wanted.every:
-        return await state.claims.claim(at_most)
+        scarce, room = state.scarce()
+        return await state.claims.claim(at_most, sorted(scarce), room)
     if wanted.dataid is None:
         return await state.claims.claim(1)
     return await state.claims.claim_run(wanted.jobid, wanted.dataid, forced=wanted.forced)
@@ -112,18 +128,31 @@ async def _taken(state: State, at_most: int) -> list[Attempt]:
 
 async def _pause(state: State, fruitless: int) -> float:
     poll = state.poll_seconds
-    if state.draining:
+    is_full = state.places > 0 and not _wanted(state)  # the engine tells when it has room again
+    if state.draining or is_full:
         return poll
     if not state.places:
         if state.once and (state.paused or not state.limit or state.is_sated):
             _end_once(state, await calls.look(state.claims.link, state.serves()))
         return poll
-    seen = await calls.look(state.claims.link, state.serves())
+    seen = await calls.look(state.claims.link, _startable(state))
     if state.once:
         _wait_or_end(state, seen, fruitless)
     if seen.waiting or seen.recheck or (seen.due is not None and seen.due <= 0):
         return backoff(fruitless, most=min(poll, WAITING_MOST_SECONDS))
     return poll if seen.due is None else min(poll, seen.due)
+
+
+def _startable(state: State) -> Sequence[str] | None:
+    """Whoever looks for runs that have no place would look again and again; `on_room` is a reason to look.
+
+    With --once, what has no place yet is a reason to stay.
+    """
+    served = state.serves()
+    scarce, room = state.scarce()
+    return (
+        served if served is None or room or state.once else [jobid for jobid in served if jobid not in scarce]
+    )
 
 
 def _wait_or_end(state: State, seen: calls.Look, fruitless: int) -> None:

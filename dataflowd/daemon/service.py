@@ -37,14 +37,14 @@ from dataflowd.daemon import (
 )
 from dataflowd.daemon.link import Link, LostLinkError
 from dataflowd.daemon.state import State
-from dataflowd.engine import WarmEngine
+from dataflowd.engine import LookingEngine, SizedEngine, WarmEngine
 from dataflowd.errors import EXIT, DatabaseUnreachableError, DataflowError, NotAllowedError
 from dataflowd.flow import FlowMistakesError
 from dataflowd.http import server
 from dataflowd.http.metrics import Metrics
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from dataflowd.attempt import Attempt, Result
     from dataflowd.daemon.state import Wanted
@@ -86,19 +86,23 @@ async def run(  # noqa: PLR0913 - all that one daemon is told
     patience: float = 0.0,
     reload: Callable[[], Settings] | None = None,
     serves: Callable[[], Sequence[str] | None] = lambda: None,
+    unserved: Callable[[], Mapping[str, str]] = dict,
+    has_fixed_paths: Callable[[str], bool] = lambda _dataset: False,
     wanted: Wanted | None = None,
     told: Callable[[Attempt, Result], None] | None = None,
 ) -> int:
     """Runs until it is told to stop, or with `once` until nothing is ready; returns the exit status.
 
     `patience`: for how many seconds in all `once` waits for retries that are due by then.
-    `serves` names the jobs whose code this host has; others are left to other hosts. None: any. `wanted`: what a
-    person wants to be run, and nothing else; `told` then hears how it ended.
+    `serves` names the jobs whose code this host has; others are left to other hosts. None: any. `unserved` says of other jobs
+    of its flow files why it cannot run them, `has_fixed_paths` says it of a dataset. `wanted`: what a person wants to be run,
+    and nothing else; `told` then hears how it ended.
     """
     name = settings.effective_daemon_name
     with log.context(daemon=name):
         state = _state(settings, name, engine, once=once)
-        state.serves, state.wanted, state.told = serves, wanted, told or state.told
+        state.serves, state.unserved, state.wanted, state.told = serves, unserved, wanted, told or state.told
+        state.has_fixed_paths = has_fixed_paths
         state.patience = patience
         try:
             await _register(state)
@@ -148,6 +152,10 @@ def _state(settings: Settings, name: str, engine: Engine, *, once: bool) -> Stat
     if isinstance(engine, WarmEngine):
         engine.on_runner = lambda kind: state.metrics.runner_starts.labels(kind).inc()
         engine.on_wait = state.wait
+    if isinstance(engine, LookingEngine):
+        engine.on_found = state.find
+    if isinstance(engine, SizedEngine):
+        engine.on_room = state.work.set
     return state
 
 
@@ -240,6 +248,7 @@ async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
         await state.engine.reload()
         state.is_serving_told = False
         await leases.tell_what_is_served(state)
+        await state.claims.reloaded(state.served)
     except (LostLinkError, psycopg.Error, TimeoutError) as error:
         _log.info(
             "daemon.reloaded",
@@ -297,7 +306,7 @@ async def _drain(state: State) -> None:
 async def _tell_that_nothing_is_served(state: State) -> None:
     """So that nobody who asks takes this daemon for one that would start a run."""
     with suppress(psycopg.Error, LostLinkError, TimeoutError):
-        await state.claims.serve(state.served)
+        await state.claims.serve(state.served, state.unserved())
 
 
 async def _say_what_is_left(state: State) -> None:

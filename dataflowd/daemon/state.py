@@ -10,12 +10,14 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from dataflowd import evidence
 from dataflowd.daemon.wake import Wake
+from dataflowd.engine import SizedEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import anyio
     from anyio.abc import TaskGroup
@@ -40,6 +42,7 @@ class Running:
     started: str | None = None
     started_at: float | None = None
     start_told: bool = False
+    found: dict[str, Any] | None = None  # before the job's code began; see dataflowd.evidence
     waits: int | None = None  # for one of so many Spark applications
     waits_since: float = 0.0
     waits_told: int | None = None
@@ -72,6 +75,7 @@ class Wanted:
     dataid: str | None = None  # None: the next
     forced: bool = False
     every: bool = False  # not one run, but all that are ready
+    is_new: bool = False  # of a job without inputs: a run that nobody has asked for yet
 
 
 @dataclass(eq=False)
@@ -89,6 +93,9 @@ class State:
     serves: Callable[[], Sequence[str] | None] = lambda: (
         None
     )  # the jobs that this host has the code of; None: any
+    # Other jobs of its flow files, and why it cannot run them.
+    unserved: Callable[[], Mapping[str, str]] = dict
+    has_fixed_paths: Callable[[str], bool] = lambda _dataset: False
     tasks: TaskGroup = field(init=False)
 
     running: dict[int, Running] = field(default_factory=dict)
@@ -105,6 +112,7 @@ class State:
     turns: int = 0
     claimed: int = 0
     claiming: bool = False  # a claim is on its way: what it brings is not in `running` yet
+    not_ended: set[int] = field(default_factory=set)  # sessions of frozen daemons that this role may not end
     is_session_refused: bool = False  # the database takes another session for the one that claims
     refusal: DataflowError | None = None  # why the database does not do what is wanted
     queued: int = 0
@@ -135,6 +143,15 @@ class State:
     def places(self) -> int:
         return 0 if self.paused or self.draining or self.is_sated else max(0, self.limit - len(self.running))
 
+    def scarce(self) -> tuple[frozenset[str], int]:
+        """Jobs whose attempts need a process of the engine's, and how many more of them would find one soon."""
+        if not isinstance(self.engine, SizedEngine):
+            return frozenset(), 0
+        room = self.engine.room()
+        needy = room.jobs | room.likes
+        taken = sum(not each.ended and each.attempt.jobid in needy for each in self.running.values())
+        return room.jobs, max(0, room.attempts - taken)
+
     @property
     def is_sated(self) -> bool:
         """A person who wants one run has got it."""
@@ -149,6 +166,12 @@ class State:
         running = self.running.get(attempt)
         if running is not None and running.waits != applications:
             running.waits, running.waits_since = applications, time.monotonic()
+
+    def find(self, attempt: int, found: dict[str, Any]) -> None:
+        """The engine says what was found before the job's code begins; the first word counts."""
+        running = self.running.get(attempt)
+        if running is not None and running.found is None:
+            running.found = evidence.bounded(found)
 
     def offer(self, result: Result) -> None:
         running = self.running.get(result.attempt)

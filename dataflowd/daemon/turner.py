@@ -14,10 +14,9 @@ import anyio
 import anyio.to_thread
 import psycopg
 
-from dataflowd import fixedpath, log, paths
+from dataflowd import fixedpath, log
 from dataflowd.daemon import calls
 from dataflowd.daemon.link import LostLinkError
-from dataflowd.faults import AttemptError
 from dataflowd.names import DATAID
 
 if TYPE_CHECKING:
@@ -97,13 +96,6 @@ def _wrong(found: list[Turned]) -> list[tuple[str, str]]:
 
 
 def _is_here(state: State, found: Turned) -> bool:
-    """Other hosts have their own disks, and see to them. What was published otherwise before has no path yet."""
-    if not fixedpath.is_behind(found.current):
-        return False
-    try:
-        for location in (found.location, found.current):
-            paths.check(location, state.settings.effective_allowed_roots)
-    except AttemptError:
-        return False
-    path = paths.local(found.current)
-    return path is not None and path.is_dir()
+    return fixedpath.is_here(
+        found.location, found.dataid, found.current, state.settings.effective_allowed_roots
+    )

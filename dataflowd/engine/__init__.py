@@ -7,7 +7,8 @@ cancellation through, because the daemon then tells the database that nobody wor
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +39,42 @@ class InstantEngine(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Room:
+    """How many attempts of some jobs can be in processes at a time, those that are now among them."""
+
+    jobs: frozenset[str]
+    attempts: int
+    likes: frozenset[str] = frozenset()  # created like one of these, as far as they ran here
+
+
+@runtime_checkable
+class LookingEngine(Protocol):
+    """An engine that looks at the data before a job's code begins."""
+
+    # Told an attempt and what was found (dataflowd.evidence), once.
+    on_found: Callable[[int, dict[str, Any]], None]
+
+
 @runtime_checkable
 class WarmEngine(Protocol):
     """An engine that keeps processes between attempts: it says of each attempt whether it found one, or waits for one."""
 
     on_runner: Callable[[str], None]  # told "cold" or "warm"
-    # Told an attempt and how many processes there may be, which are all in use; None: it waits no longer.
+    # Told an attempt and how many processes there may be, which are all in use; 0: its own starts; None: it waits no longer.
     on_wait: Callable[[int, int | None], None]
+
+
+@runtime_checkable
+class SizedEngine(Protocol):
+    """An engine that has room for so many attempts of some jobs."""
+
+    on_room: Callable[[], None]  # called when there may be room for more
+
+    def room(self) -> Room:
+        """What is beyond would only wait for a process, and another daemon might have one."""
+        ...
+
+    async def resize(self, runners: int | None, slots: int | None) -> None:
+        """What the control table says in the place of the settings; None: nothing."""
+        ...

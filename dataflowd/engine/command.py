@@ -25,8 +25,8 @@ import anyio.to_thread
 from dataflowd import account, leftovers, lent_key, private, supervise
 from dataflowd.attempt import done, failed, returned
 from dataflowd.embedded import java
-from dataflowd.engine import submit
-from dataflowd.engine.compose import versions
+from dataflowd.engine import looks, submit
+from dataflowd.engine.compose import by_own_names, versions
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
 from dataflowd.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
@@ -53,18 +53,58 @@ INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "HOME")
 
 @dataclass(frozen=True)
 class Program:
-    """What is executed: `before`, then the words of the flow, filled in; and its environment beside the order's variables."""
+    """What is executed: `before`, the words of the flow, filled in, and what a person has added, as it is; and its environment
+    beside the order's variables.
+    """
 
     before: tuple[str, ...]
     words: tuple[str, ...]
     env: Mapping[str, str]
+    after: tuple[str, ...] = ()
+
+
+class Said:
+    """What the process that becomes a script says before: a line with what it found, and one with what is wrong, if anything.
+
+    `begun`: it has become the script; on_start is called at that moment.
+    """
+
+    def __init__(self, on_start: Callable[[], None], on_found: Callable[[dict[str, Any]], None]) -> None:
+        self._rest = b""
+        self._on_start = on_start
+        self._on_found = on_found
+        self.fault: dict[str, Any] | None = None
+        self.begun = False
+
+    def begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            self._on_start()
+
+    def hear(self, more: bytes) -> None:
+        """A process that is killed may leave half a line, which says nothing."""
+        *lines, self._rest = (self._rest + more).split(b"\n")
+        for line in map(json.loads, lines):
+            if "found" in line:
+                self._on_found(line["found"])
+            else:
+                self.fault = line
 
 
 class CommandEngine:
     def __init__(
-        self, settings: Settings, declared: Declared, orders: Orders, echo: supervise.Echo | None = None
+        self,
+        settings: Settings,
+        declared: Declared,
+        orders: Orders,
+        echo: supervise.Echo | None = None,
+        *,
+        is_looked_at: bool = False,
     ) -> None:
+        """`is_looked_at`: somebody asks the checks that need a look at what a script has written, when it has ended."""
+        self.on_found: Callable[[int, dict[str, Any]], None] = lambda _attempt, _found: None
         self._echo = echo
+        self._is_looked_at = is_looked_at
         self._settings = settings
         self._declared = declared
         self._orders = orders
@@ -72,7 +112,7 @@ class CommandEngine:
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
-            flow, job = self._declared.job(attempt.jobid)
+            flow, job = await self._orders.job(attempt.jobid, self._declared)
             self._require_script(job)
             order = await self._orders.order(attempt, flow, job, self._declared)
         except DatabaseUnreachableError as error:
@@ -83,17 +123,21 @@ class CommandEngine:
             return failed(attempt, "INVALID_CODE", f"the job's code cannot be read: {error}", retry=False)
         if order is None:
             return returned(attempt, "the claim was lost before the job began")
+        said = Said(on_start, lambda found: self.on_found(attempt.attempt, found))
         with _scratch(self._settings) as directory:
             try:
-                program = self._program(job, attempt.tag, directory)
-                result = await self._execute(attempt, order, program, directory, on_start)
+                if not self._is_looked_at:
+                    looks.require_none(order)
+                program = replace(self._program(job, attempt.tag, directory), after=job.words)
+                result = await self._execute(attempt, order, program, directory, said)
             except AttemptError as error:
                 result = failed(attempt, error.code, str(error), retry=error.retry, **error.details)
             except DataflowError as error:
                 result = failed(attempt, error.code, str(error), retry=False)
             except OSError as error:
                 result = failed(attempt, "CANNOT_START", f"the process cannot be started: {error}")
-        return replace(result, code_hash=order.code_hash, config_hash=order.config_hash)
+        told = by_own_names(result, order)
+        return replace(told, code_hash=order.code_hash, config_hash=order.config_hash)
 
     async def close(self) -> None:
         await self._orders.close()
@@ -129,7 +173,7 @@ class CommandEngine:
         )
 
     async def _execute(
-        self, attempt: Attempt, order: Order, program: Program, directory: Path, on_start: Callable[[], None]
+        self, attempt: Attempt, order: Order, program: Program, directory: Path, said: Said
     ) -> Result:
         reader = Reader(directory / "report", order.outputs)
         key = lent_key.lend(KeySource.of(self._settings), directory, self._settings.runner_user)
@@ -137,12 +181,13 @@ class CommandEngine:
             "order": order.document(),
             "before": program.before,
             "words": program.words,
+            "after": program.after,
             "env": {**program.env, VARIABLE: str(reader.path)},
             "key": key.document(),
             "lent": lent_key.lent(directory),
         }
         log = log_path(self._settings.effective_log_dir, attempt)
-        ended = await self._become(document, Path(order.directory), log, reader, on_start)
+        ended = await self._become(document, Path(order.directory), log, reader, said)
         if ended.code == EX_TEMPFAIL:
             return failed(attempt, "RETRY_LATER", _said(ended), retry=True, usage=ended.usage)
         if ended.code != 0:
@@ -152,10 +197,9 @@ class CommandEngine:
         return done(attempt, usage=ended.usage, **made)
 
     async def _become(
-        self, document: dict[str, Any], cwd: Path, log: Path, reader: Reader, on_start: Callable[[], None]
+        self, document: dict[str, Any], cwd: Path, log: Path, reader: Reader, said: Said
     ) -> supervise.Exit:
         """Raises the fault that the process tells instead of becoming the script."""
-        said, begun = bytearray(), anyio.Event()
         with _order_file(document) as order_file, _pipe() as (receive, send):
             child = supervise.spawn(
                 [sys.executable, "-I", "-m", "dataflowd.script", str(order_file), str(send.fileno())],
@@ -170,24 +214,23 @@ class CommandEngine:
             try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(_watch, reader, child)
-                    group.start_soon(_beginning, receive.fileno(), said, begun, on_start)
+                    group.start_soon(_beginning, receive.fileno(), said)
                     ended = await child.wait()
                     group.cancel_scope.cancel()
             except BaseException as error:
                 # Whatever went wrong beside it, it must not run on: its scratch directory goes, and its run is made again.
                 await child.terminate(GRACE_SECONDS)
                 # It may have begun without our having heard of it, and written.
-                if not begun.is_set() and not said + _rest(receive.fileno()):
-                    begun.set()
-                    on_start()
+                said.hear(_rest(receive.fileno()))
+                if said.fault is None:
+                    said.begin()
                 if isinstance(error, Exception):
                     raise _unsupervised(error) from error
                 raise
-            said += _rest(receive.fileno())
-        if said:
-            raise AttemptError(**json.loads(said))
-        if not begun.is_set():
-            on_start()
+            said.hear(_rest(receive.fileno()))
+        if said.fault is not None:
+            raise AttemptError(**said.fault)
+        said.begin()
         return ended
 
 
@@ -220,17 +263,16 @@ async def _watch(reader: Reader, child: supervise.Child) -> None:
                 child.log.feed(f"progress {progress[0]} of {progress[1]}\n".encode())
 
 
-async def _beginning(receive: int, said: bytearray, begun: anyio.Event, on_start: Callable[[], None]) -> None:
-    """The end of the file, with nothing in it, is the moment when the process becomes the script."""
+async def _beginning(receive: int, said: Said) -> None:
+    """The end of the file, with no fault in it, is the moment when the process becomes the script."""
     while True:
         await anyio.wait_readable(receive)
         more = os.read(receive, FAULT_BYTES)
-        said += more
+        said.hear(more)
         if not more:
             break
-    if not said:
-        begun.set()
-        on_start()
+    if said.fault is None:
+        said.begin()
 
 
 def _rest(receive: int) -> bytes:

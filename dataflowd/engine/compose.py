@@ -14,6 +14,7 @@ from dataflowd.order import Order
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dataflowd.attempt import Result
     from dataflowd.codehash import Code
     from dataflowd.flow import Flow, Job
     from dataflowd.settings import Settings
@@ -58,6 +59,26 @@ def with_checks(order: Order, flow: Flow, job: Job) -> Order:
     return replace(order, inputs=inputs, outputs=outputs)
 
 
+def by_own_names(result: Result, order: Order) -> Result:
+    """Code that another job shares tells of its datasets by that job's names; the database knows them by their own."""
+    told = {"outputs": result.outputs, "checks": result.checks, "judged": result.judged}
+    return replace(result, **told_by_own_names(told, order))
+
+
+def told_by_own_names(told: Mapping[str, Any], order: Order) -> dict[str, Any]:
+    """The same of what is on its way to be a result."""
+    own = {name: source.dataset.datasetid for name, source in order.inputs.items()}
+    own |= {name: output.dataset.datasetid for name, output in order.outputs.items()}
+    renamed = dict(told)
+    if "outputs" in told:
+        renamed["outputs"] = {own.get(name, name): manifest for name, manifest in told["outputs"].items()}
+    for listed in {"checks", "judged"} & told.keys():
+        renamed[listed] = [
+            {**one, "dataset": own.get(one.get("dataset", ""), one.get("dataset"))} for one in told[listed]
+        ]
+    return renamed
+
+
 def environment(flow: Flow, java: Mapping[str, str]) -> dict[str, str]:
     """What a runner for a flow needs to find its Java, and the flow's modules: Python workers look for them too."""
     path = [str(flow.directory), os.environ.get("PYTHONPATH", "")]
@@ -84,6 +105,8 @@ def versions(flow: Flow) -> dict[str, Version]:
     """The code and configuration of each job whose code can be read here."""
     found = {}
     for name, job in flow.jobs.items():
+        if job.kind == "outside" or job.is_replaced:
+            continue
         with suppress(OSError):
             found[name] = version_of(flow, job)
     return found
@@ -101,7 +124,7 @@ def as_parameters(told: Mapping[str, Version]) -> dict[str, list[Any]]:
 
 
 def version_of(flow: Flow, job: Job) -> Version:
-    return Version(_code(flow, job), flow.config_hash(job.name))
+    return Version(_code(flow, job), flow.config_hash(job.like or job.name))
 
 
 def _code(flow: Flow, job: Job) -> Code:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -35,14 +36,41 @@ class Orders:
         self._link = Link(settings, name, seconds=ORDER_SECONDS, address=lambda: db.dsn(settings))
         self._lock = anyio.Lock()
         self._told: dict[str, Version] = {}
+        self._applied: dict[str, str | None] = {}
+
+    async def job(self, jobid: str, declared: Declared) -> tuple[Flow, Job]:
+        """The job, or the one that it was created like, as it was applied: a flow file counts from then on, before the daemon
+        reloads it. Raises NotFoundError.
+        """
+        if not declared.is_known(jobid):
+            [[base]] = await self._call("code_of", {"jobid": jobid})
+            declared.add_like(jobid, base)
+        flow, job = declared.job(jobid)
+        [[applied]] = await self._call("applied_config", {"jobid": job.like or jobid})
+        self._applied[job.like or jobid] = applied
+        return declared.as_applied(flow, job, applied)
 
     async def order(self, attempt: Attempt, flow: Flow, job: Job, declared: Declared) -> Order | None:
         """Half of it from the database, half from the flow file. None: the attempt is no longer ours."""
-        version = version_of(flow, job)
-        [[document]] = await self._call("work_order", {"attempt": attempt.attempt, "token": attempt.token})
+        version = None if job.is_replaced else version_of(flow, job)
+        fence = {"attempt": attempt.attempt, "token": attempt.token}
+        if version is not None and job.like is not None:
+            # What it runs with follows from what the other one does.
+            await self.tell({job.like: version})
+        [[document]] = await self._call("work_order", fence)
         if document is None:
             return None
-        await self.tell({job.name: version})
+        if job.words:
+            await self._call("add_words", fence | {"words": list(job.words)})
+        if version is not None and job.like is None:
+            await self.tell({job.name: version})
+        # Said of each job that was created like another, also where a script or command of a person's stands for it.
+        own = document.pop("config_hash", None)
+        config_hash = (
+            None if version is None else self._used(job, version, own if job.like is not None else None)
+        )
+        if version is None or not _is_of_now(document.get("replay"), job, version.code.hash, config_hash):
+            document.pop("replay", None)
         identity = {
             "attempt": attempt.attempt,
             "number": attempt.number,
@@ -50,13 +78,24 @@ class Orders:
             "dataid": attempt.dataid,
             "tag": attempt.tag,
             "params": attempt.params,
-            "code_hash": version.code.hash,
-            "config_hash": version.config_hash,
+            "code_hash": version and version.code.hash,
+            "config_hash": config_hash,
         }
         order = composed(document, identity, flow, job, self._settings)
         if agreement.differences(order, job, declared.flows):
             await anyio.to_thread.run_sync(agreement.require, order, job, declared)
         return order
+
+    def _used(self, job: Job, version: Version, own: str | None) -> str:
+        """The configuration that an attempt runs with. Where what was applied is not to be read on this host, it is neither that nor
+        the host's own: parameters and options come from the database, the rest from here. What it makes is stale.
+
+        `own`: that of a job that was created like another.
+        """
+        applied = self._applied.get(job.like or job.name)
+        if applied in {None, version.config_hash}:
+            return own or version.config_hash
+        return hashlib.sha256(f"{own or version.config_hash} {applied}".encode()).hexdigest()
 
     async def is_alive(self, attempt: Attempt) -> bool:
         """Whether the attempt still holds its claim. While the database is away nobody knows, and the answer waits."""
@@ -95,3 +134,9 @@ class Orders:
                 if left:
                     await anyio.sleep(AGAIN_SECONDS)
         raise DatabaseUnreachableError(f"the database does not answer: {reason}", "`dataflowctl doctor`")
+
+
+def _is_of_now(replay: Any, job: Job, code_hash: str, config_hash: str | None) -> bool:
+    """Rows are added only to those that the same code made, and where this host's flow file says that rows stand alone."""
+    made = (code_hash, config_hash)
+    return bool(job.rowwise and replay and (replay.get("code_hash"), replay.get("config_hash")) == made)

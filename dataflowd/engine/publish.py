@@ -1,7 +1,6 @@
 """What a script has made: the files in its attempt's directories, and what it told about them, as a result.
 
-Checks that the number of rows decides are judged here, by what the script told. A flow that declares others for the
-output of a script is refused when it is applied: nobody would look at them.
+Checks that the number of rows decides are judged here, by what the script told. For others Spark looks at the files (looks.py).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def publish(order: Order, report: Report) -> dict[str, Any]:
 
 
 def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[checks.CheckResult]:
-    """Those that the number of rows decides; a flow that declares others for a script is refused."""
+    """Those that the number of rows decides."""
     counted = {name: source.rows for name, source in order.inputs.items()}
     for name, output in order.outputs.items():
         declared, rows = output.dataset.checks, outputs[name]["rows"]
@@ -98,11 +97,14 @@ def _files(order: Order, output: Output, path: Path) -> list[files.File]:
         if stat.S_ISLNK(kind) or not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
             what = "a link" if stat.S_ISLNK(kind) else "neither a file nor a directory"
             raise AttemptError("INVALID_PATH", f"{name}: {entry} is {what}", "let the script write files")
-    found = files.local_listing(path, output.dataset.format if order.kind == "spark_submit" else "")
+    footers = output.dataset.format if order.kind == "spark_submit" else ""
+    found = files.local_listing(path, footers, digest=output.dataset.digest)
     if not found:
         raise AttemptError(
             "NO_OUTPUT",
-            f"the script ended with status 0 and left no file in {path}",
+            f"there is no file in {path}"
+            if order.kind == "outside"
+            else f"the script ended with status 0 and left no file in {path}",
             f"write into the directory that {environment.variable(name, 'location')} names, or declare {name} with format none",
         )
     return found

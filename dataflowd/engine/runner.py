@@ -273,7 +273,7 @@ class Runner:
                 if usage.get("left_threads") or usage.get("stopped_spark"):
                     self.is_retired = True
                 pending.ended.set()
-            case "step" | "log" | "progress" | "confirm" if message["attempt"] in self.pending:
+            case "step" | "found" | "log" | "progress" | "confirm" if message["attempt"] in self.pending:
                 pending = self.pending[message["attempt"]]
                 try:
                     pending.on_message(message)

@@ -2,9 +2,11 @@
 
 A runner takes `slots` attempts side by side and `reuse` in all, then it is replaced; also when it is old, its heap is
 full, it does not answer, or job code has left threads in it. `reuse = 1` is a real spark-submit for each attempt
-(a client process of its own where the master is a Connect server). At
-most `runners` exist at a time: another key's idle runner makes room, and otherwise the attempt waits, which the daemon
-is told: people should not take it for one that runs.
+(a client process of its own where the master is a Connect server). An attempt that finds no place in a runner of its key
+gets a new one, so that as many attempts run as the limit says, up to `runners`, or without that number up to what
+`max_runners` and the host's memory allow: another key's idle runner makes room, and otherwise the attempt waits, which the
+daemon is told: people should not take it for one that runs. The daemon asks how many find a place (`room`), and claims no
+more: another daemon may have one.
 
 A runner that dies takes with it only what was inside. If that was one attempt, it has failed (RUNNER_DIED). If there
 were several, nobody knows which one did it: all are given back, which costs them no try, and each runs alone the next
@@ -16,19 +18,21 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from dataflowd import codehash, log, supervise
+from dataflowd import codehash, log, memory, supervise
 from dataflowd.attempt import Result, failed, returned
 from dataflowd.embedded import java
-from dataflowd.engine import classes
+from dataflowd.engine import LookingEngine, Room, classes, looks
 from dataflowd.engine.command import log_path
-from dataflowd.engine.compose import environment, references
+from dataflowd.engine.compose import by_own_names, environment, references
 from dataflowd.engine.runner import Pending, Runner
 from dataflowd.errors import DatabaseUnreachableError, DataflowError
 from dataflowd.flow.graph import SCRIPTS
+from dataflowd.keyfile import KeySource
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
@@ -46,18 +50,34 @@ CANCEL_SECONDS = 10.0
 PROBE_AFTER_SECONDS = 30.0
 SWEEP_SECONDS = 5.0
 TAIL_CHARACTERS = 4000
+IS_STARTING = 0  # what an attempt waits for whose own application starts
 
 _log = log.logger(__name__)
 
 
 class SparkEngine:
-    def __init__(self, settings: Settings, declared: Declared, orders: Orders, commands: Engine) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        declared: Declared,
+        orders: Orders,
+        commands: Engine,
+        echo: supervise.Echo | None = None,
+    ) -> None:
         self.on_runner: Callable[[str], None] = lambda _kind: None
         self.on_wait: Callable[[int, int | None], None] = lambda _attempt, _applications: None
+        self.on_found: Callable[[int, dict[str, Any]], None] = lambda _attempt, _found: None
+        self.on_room: Callable[[], None] = lambda: None
+        self._told_runners: int | None = None
+        self._told_slots: int | None = None
+        self._stopping: set[Runner] = set()
         self._settings = settings
         self._declared = declared
         self._orders = orders
         self._commands = commands
+        if isinstance(commands, LookingEngine):
+            commands.on_found = self._tell_found
+        self._echo = echo
         self._runners: list[Runner] = []
         self._submitted = 0
         self._changed = asyncio.Condition()
@@ -68,11 +88,15 @@ class SparkEngine:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
+        made: Result | None = None
         try:
-            flow, job = self._declared.job(attempt.jobid)
+            flow, job = await self._orders.job(attempt.jobid, self._declared)
             if job.kind in SCRIPTS:
                 script = self._commands.run if job.kind == "command" else self._submit
-                return await script(attempt, on_start)
+                made = await script(attempt, on_start)
+                is_asked = any(flow.checks_inside(job, output) for output in job.outputs)
+                if made.outcome != "DONE" or not is_asked:
+                    return made
             order = await self._orders.order(attempt, flow, job, self._declared)
         except DatabaseUnreachableError as error:
             return returned(attempt, error.message)
@@ -83,12 +107,20 @@ class SparkEngine:
         if order is None:
             return returned(attempt, "the claim was lost before the job began")
         run = (attempt.jobid, attempt.dataid)
+        if made is not None:
+            # What the script has made is looked at; its own code has begun long ago.
+            order, on_start = looks.order_of(order, made), _nothing
         runner = await self._acquire(attempt, flow, job, alone=run in self._suspects)
         try:
             result = await self._execute(runner, attempt, order, on_start)
         finally:
             await self._release(runner)
-        return result
+        result = by_own_names(result, order)
+        return result if made is None else looks.combined(made, result)
+
+    def _tell_found(self, attempt: int, found: dict[str, Any]) -> None:
+        """Whoever listens comes later than the engine for scripts."""
+        self.on_found(attempt, found)
 
     async def close(self) -> None:
         for task in (self._sweeper, self._learning):
@@ -115,29 +147,93 @@ class SparkEngine:
     def runners(self) -> list[Runner]:
         return list(self._runners)
 
+    def room(self) -> Room:
+        jobs = self._spark_jobs()
+        inside = sum(self._places(runner) for runner in self._runners if runner not in self._stopping)
+        free = max(0, self._most - len(self._runners) - self._submitted)
+        # Nobody knows which job comes next: the least that a new application would take.
+        least = min((self._size(job)[1] for job in jobs.values()), default=1)
+        return Room(
+            frozenset(jobs), inside + self._submitted + free * least, self._declared.likes_of(frozenset(jobs))
+        )
+
+    async def resize(self, runners: int | None, slots: int | None) -> None:
+        if (runners, slots) == (self._told_runners, self._told_slots):
+            return
+        self._told_runners, self._told_slots = runners, slots
+        _log.info(
+            "runners.changed", runners=runners or "as the settings say", slots=slots or "as the settings say"
+        )
+        await self._sweep()
+        await self._tell_changed()
+
+    def _places(self, runner: Runner) -> int:
+        """How many attempts can be in it at a time from now on, those that are in it among them."""
+        if runner.is_retired or self._is_aged(runner):
+            return runner.load
+        return min(runner.slots, runner.load + runner.reuse - runner.served)
+
+    def _is_aged(self, runner: Runner) -> bool:
+        return time.monotonic() - runner.born >= self._settings.runner_age
+
+    def _spark_jobs(self) -> dict[str, Job]:
+        flows = self._declared.flows.values()
+        return {name: job for flow in flows for name, job in flow.jobs.items() if job.kind != "command"}
+
+    @property
+    def _most(self) -> int:
+        """Runners and submitted applications at a time."""
+        if fixed := self._told_runners or self._settings.runners:
+            return fixed
+        has_jvm = not session.is_connect(self._settings.master)
+        fit = memory.applications((job.spark for job in self._spark_jobs().values()), has_jvm=has_jvm)
+        return min(fit, self._settings.max_runners or fit)
+
+    def _size(self, job: Job) -> tuple[int, int]:
+        """How many attempts a runner of this job takes in all, and side by side."""
+        if job.kind in SCRIPTS:
+            return 1, 1
+        reuse = job.reuse or self._settings.reuse
+        return reuse, 1 if reuse == 1 else job.slots or self._told_slots or self._settings.slots
+
+    async def _tell_changed(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+        self.on_room()
+
     def _key(self, flow: Flow, job: Job) -> tuple[Any, ...]:
         """All jobs of a flow share its runners, so the code is that of all of them. A SQL file is read anew each time.
 
-        A runner has loaded modules as a whole; which of them it loads by name, only the parts know.
+        A runner has loaded modules as a whole; which of them it loads by name, only the parts know. It reads the key file
+        once, and that of a rotated key is another one.
         """
         named = [name for one in flow.jobs.values() for name in references(flow, one)]
         code = codehash.of_python(named, flow.directory)
-        return flow.name, str(flow.directory), code.hash, code.whole_hash, tuple(sorted(job.spark.items()))
+        keys = KeySource.of(self._settings).mark()
+        return (
+            flow.name,
+            str(flow.directory),
+            code.hash,
+            code.whole_hash,
+            keys,
+            tuple(sorted(job.spark.items())),
+        )
 
     async def _acquire(self, attempt: Attempt, flow: Flow, job: Job, *, alone: bool) -> Runner:
         """A place in a runner of the job's key; a new one, or another's place, when there is none."""
         key = self._key(flow, job)
-        reuse, slots = job.reuse or self._settings.reuse, job.slots or self._settings.slots
+        reuse, slots = self._size(job)
         while True:
             chosen = None if alone or reuse == 1 else self._free(key)
             if chosen is None and self._has_room:
-                chosen = Runner(key, reuse=reuse, slots=1 if alone or reuse == 1 else slots)
+                chosen = Runner(key, reuse=reuse, slots=1 if alone else slots)
                 chosen.is_retired = alone
                 spark, variables = self._with_java(job)
                 chosen.start(self._settings, spark, environment(flow, variables))
                 self._runners.append(chosen)
+                self.on_room()  # for more than this attempt, where it has several slots
             if chosen is not None:
-                self.on_wait(attempt.attempt, None)
+                self.on_wait(attempt.attempt, None if chosen.is_ready.is_set() else IS_STARTING)
                 chosen.load += 1
                 chosen.served += 1
                 try:
@@ -180,12 +276,11 @@ class SparkEngine:
         finally:
             self._submitted -= 1
             with anyio.CancelScope(shield=True):
-                async with self._changed:
-                    self._changed.notify_all()
+                await self._tell_changed()
 
     @property
     def _has_room(self) -> bool:
-        return len(self._runners) + self._submitted < self._settings.runners
+        return len(self._runners) + self._submitted < self._most
 
     async def _make_room(self, attempt: Attempt) -> None:
         """An idle runner goes; without one, returns when something has changed."""
@@ -193,7 +288,7 @@ class SparkEngine:
         if idle:
             await self._drop(min(idle, key=lambda runner: runner.idle_since))
             return
-        self.on_wait(attempt.attempt, self._settings.runners)
+        self.on_wait(attempt.attempt, self._most)
         async with self._changed:
             await self._changed.wait()
 
@@ -205,7 +300,7 @@ class SparkEngine:
             and not runner.is_retired
             and runner.load < runner.slots
             and runner.served < runner.reuse
-            and time.monotonic() - runner.born < self._settings.runner_age
+            and not self._is_aged(runner)
         ]
         return min(able, key=lambda runner: runner.load, default=None)
 
@@ -226,25 +321,25 @@ class SparkEngine:
     async def _give_back(self, runner: Runner) -> None:
         runner.load -= 1
         runner.idle_since = time.monotonic()
-        is_used_up = runner.is_retired or runner.served >= runner.reuse
+        is_used_up = runner.is_retired or runner.served >= runner.reuse or self._is_aged(runner)
         if runner.load == 0 and is_used_up:
             await self._drop(runner)
         if self._sweeper is None or self._sweeper.done():
             self._sweeper = asyncio.get_running_loop().create_task(self._sweep_while_any())
-        async with self._changed:
-            self._changed.notify_all()
+        await self._tell_changed()
 
     async def _drop(self, runner: Runner) -> None:
         runner.is_retired = True
         # It keeps its place until it is gone: two applications must not share the memory of one.
         runner.load += 1
+        self._stopping.add(runner)
         try:
             await runner.stop()
         finally:
+            self._stopping.discard(runner)
             if runner in self._runners:
                 self._runners.remove(runner)
-            async with self._changed:
-                self._changed.notify_all()
+            await self._tell_changed()
 
     async def _sweep_while_any(self) -> None:
         log.leave_attempt()
@@ -255,8 +350,10 @@ class SparkEngine:
     async def _sweep(self) -> None:
         now = time.monotonic()
         for runner in list(self._runners):
-            is_old = now - runner.idle_since > self._settings.runner_idle
-            if runner.load == 0 and (runner.is_retired or is_old):
+            # One that is aged takes nothing any more, and would keep its place from a new one.
+            is_old = now - runner.idle_since > self._settings.runner_idle or self._is_aged(runner)
+            is_surplus = len(self._runners) + self._submitted > self._most
+            if runner.load == 0 and (runner.is_retired or is_old or is_surplus):
                 await self._drop(runner)
 
     async def _execute(
@@ -264,9 +361,13 @@ class SparkEngine:
     ) -> Result:
         attempt_log = supervise.Log(log_path(self._settings.effective_log_dir, attempt))
         asked: asyncio.Queue[None] = asyncio.Queue()
-        pending = runner.pending[attempt.attempt] = Pending(_hearing(attempt_log, on_start, asked))
+        # Who looks at what a script has made has no inputs: the script has told what was found.
+        on_found = _unheard if order.code == looks.CODE else partial(self.on_found, attempt.attempt)
+        hear = _hearing(attempt_log, self._echo, on_start, asked, on_found)
+        pending = runner.pending[attempt.attempt] = Pending(hear)
         try:
             if await runner.ready():
+                self.on_wait(attempt.attempt, None)
                 await runner.send({"type": "order", "order": order.document()})
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._answer, runner, attempt, asked)
@@ -328,6 +429,14 @@ class SparkEngine:
         return failed(attempt, "RUNNER_DIED", said, usage=usage)
 
 
+def _nothing() -> None:
+    pass
+
+
+def _unheard(_found: dict[str, Any]) -> None:
+    pass
+
+
 def result_of(attempt: Attempt, said: dict[str, Any]) -> Result:
     """What the runner said in the end; a preview is a trial's, and nothing to store."""
     stored = {name: value for name, value in said.items() if name != "preview"}
@@ -335,21 +444,36 @@ def result_of(attempt: Attempt, said: dict[str, Any]) -> Result:
 
 
 def _hearing(
-    attempt_log: supervise.Log, on_start: Callable[[], None], asked: asyncio.Queue[None]
+    attempt_log: supervise.Log,
+    echo: supervise.Echo | None,
+    on_start: Callable[[], None],
+    asked: asyncio.Queue[None],
+    on_found: Callable[[dict[str, Any]], None],
 ) -> Callable[[dict[str, Any]], None]:
-    """What becomes of the words of an attempt while it runs. It begins once, and has one question open at a time."""
+    """What becomes of the words of an attempt while it runs. It begins once, and has one question open at a time.
+
+    Once the job's code has begun, it could say itself what was found: that is not heard. A person who reads along sees what
+    the job prints, as with a script; the steps are the log's.
+    """
     has_begun = False
 
     def on_message(message: dict[str, Any]) -> None:
         nonlocal has_begun
         match message["type"]:
             case "log":
-                attempt_log.feed(message["line"].encode(errors="backslashreplace") + b"\n")
+                line = message["line"].encode(errors="backslashreplace") + b"\n"
+                attempt_log.feed(line)
+                if echo is not None:
+                    with suppress(OSError, ValueError):  # nobody reads along any more
+                        echo.write(line)
+                        echo.flush()
             case "step":
                 attempt_log.feed(f"step {message['step']}\n".encode(errors="backslashreplace"))
                 if message["step"] == "run" and not has_begun:
                     has_begun = True
                     on_start()
+            case "found" if not has_begun:
+                on_found(message["found"])
             case "confirm" if asked.empty():
                 asked.put_nowait(None)
             case "progress":

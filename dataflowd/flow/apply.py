@@ -57,7 +57,7 @@ def conflicts(connection: psycopg.Connection, flow: Flow, prune: bool = False) -
 
 def _call(connection: psycopg.Connection, flow: Flow, *, prune: bool, dry_run: bool) -> list[Change]:
     parameters = {"flow": Jsonb(flow.document()), "prune": prune, "dry_run": dry_run}
-    # Every run of the database is judged by what the flow declares now.
+    # Every run of a job that changed is judged by what the flow declares now: there may be a million of them.
     with db.translated(), connection.transaction():
         connection.execute(db.query("long_timeout"))
         rows = connection.execute(db.query("flow_apply"), parameters).fetchall()

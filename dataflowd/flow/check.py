@@ -26,15 +26,23 @@ if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 CODE_KINDS: tuple[Kind, ...] = ("python", "sql", "command", "spark_submit")
+EXECUTORS = ("daemon", "outside")
 
 
-def load(path: Path, settings: Settings, lacking: dict[str, Mistake] | None = None) -> Flow:
+def load(
+    path: Path,
+    settings: Settings,
+    lacking: dict[str, Mistake] | None = None,
+    elsewhere: dict[str, Mistake] | None = None,
+) -> Flow:
     """Raises FlowMistakesError, an InvalidFlowError, with every mistake of the file.
 
-    `lacking` takes the jobs whose code is not there or cannot be used, which the flow then does without.
+    `lacking` takes the jobs whose code is not there or cannot be used, `elsewhere` those with a dataset where this host may
+    not go. The flow then does without them.
     """
     source = read(path)
-    report = Report(source, lacking)
+    unreachable: dict[str, Mistake] = {}
+    report = Report(source, lacking, None if elsewhere is None else unreachable)
     _check_characters(report, (), source.data)
     top = Section(report, (), source.data)
     head = top.section("flow")
@@ -57,7 +65,13 @@ def load(path: Path, settings: Settings, lacking: dict[str, Mistake] | None = No
     )
     graph.check(flow, report)
     report.raise_if_any()
-    return replace(flow, jobs={name: job for name, job in flow.jobs.items() if name not in (lacking or ())})
+    if elsewhere is not None:
+        for name, job in flow.jobs.items():
+            used = [dataset for dataset in (*job.inputs, *job.outputs) if dataset in unreachable]
+            if used:
+                elsewhere[name] = unreachable[used[0]]
+    left_out = {*(lacking or ()), *(elsewhere or ())}
+    return replace(flow, jobs={name: job for name, job in flow.jobs.items() if name not in left_out})
 
 
 def _named(top: Section, kind: str) -> Iterator[Section]:
@@ -94,6 +108,7 @@ def _job(section: Section, directory: Path) -> Job:
         timeout=section.seconds("timeout", minimum=1),
         priority=section.whole("priority") or 0,
         strict_order=section.flag("strict_order", default=False),
+        rowwise=section.flag("rowwise", default=False),
         reuse=section.whole("reuse", minimum=1),
         slots=section.whole("slots", minimum=1),
         quarantine=_quarantine(section),
@@ -107,10 +122,20 @@ def _job(section: Section, directory: Path) -> Job:
 
 def _code(section: Section, directory: Path) -> tuple[Kind, str | tuple[str, ...]]:
     given = [kind for kind in CODE_KINDS if section.value(kind) is not None]
+    if section.word("executor", EXECUTORS, "daemon") == "outside":
+        if given:
+            section.wrong(
+                "executor",
+                f'is "outside", and the job names code ({", ".join(given)})',
+                "remove one of the two",
+            )
+        return "outside", ""
     if len(given) != 1:
         what = f"names its code {len(given)} times ({', '.join(given)})" if given else "names no code"
         section.report.add(
-            section.key, f"{section.title} {what}", f"write exactly one of {', '.join(CODE_KINDS)}"
+            section.key,
+            f"{section.title} {what}",
+            f'write exactly one of {", ".join(CODE_KINDS)}, or executor = "outside" if something else executes it',
         )
         return "python", ""
     kind = given[0]

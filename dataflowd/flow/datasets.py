@@ -62,6 +62,8 @@ def parse(section: Section, settings: Settings) -> Dataset:
         ordering=section.word("ordering", ORDERINGS, "natural") or "natural",
         publish=section.word("publish", ("pointer", "rename"), "pointer") or "pointer",
         environment=section.identifier("environment"),
+        digest=section.flag("digest", default=False),
+        expect_newer=section.flag("expect_newer", default=False),
         calendar=calendar,
         zone=zone,
         start=_start(section, calendar, zone),
@@ -69,9 +71,7 @@ def parse(section: Section, settings: Settings) -> Dataset:
     )
     section.close()
     _check_reachable(section, dataset)
-    # A daemon starts all the same with what release 0.1 took: a job that needs the host fails, and says so.
-    is_strict = section.report.lacking is None and dataset.hostname is not None
-    if is_strict or dataset.format == "postgres":
+    if dataset.hostname is not None or dataset.format == "postgres":
         _check_host(section, dataset, settings)
     if dataset.format == "postgres":
         _check_table(section, dataset)
@@ -84,6 +84,9 @@ def _location(section: Section, settings: Settings) -> str | None:
         return None
     try:
         return location.resolve(value, settings)
+    except location.OutsideRootsError as error:
+        section.elsewhere("location", error.what, error.remedy)
+        return error.resolved
     except BadLocationError as error:
         section.wrong("location", error.what, error.remedy)
         return None
@@ -130,8 +133,24 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
         section.wrong("tablename", f"is missing for format {dataset.format!r}", "name the table")
     if is_files:
         _check_options(section, dataset)
+    _check_rightness(section, dataset)
     if dataset.publish == "rename":
         _check_fixed_path(section, dataset)
+
+
+def _check_rightness(section: Section, dataset: Dataset) -> None:
+    """What is asked of the second question, which only files can answer."""
+    for name, is_asked in (("digest", dataset.digest), ("expect_newer", dataset.expect_newer)):
+        if is_asked and dataset.format not in FILE_FORMATS:
+            section.wrong(
+                name, f"is true, and format {dataset.format!r} has no files to look at", "leave it out"
+            )
+    if dataset.expect_newer and dataset.ordering != "date":
+        section.wrong(
+            "expect_newer",
+            f"is true, and ordering is {dataset.ordering!r}: a dataid may name no day",
+            'write ordering = "date" too',
+        )
 
 
 def _check_fixed_path(section: Section, dataset: Dataset) -> None:
@@ -179,7 +198,7 @@ def _check_options(section: Section, dataset: Dataset) -> None:
 def _check_host(section: Section, dataset: Dataset, settings: Settings) -> None:
     allowed = settings.effective_allowed_hosts
     if not hosts.is_allowed(dataset.hostname, dataset.port, allowed):
-        section.wrong(
+        section.elsewhere(
             "hostname",
             f"is {dataset.hostname!r}, where tables may not be",
             f"use {' or '.join(allowed)}, or add it to the setting allowed_hosts",

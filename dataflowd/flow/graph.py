@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from dataflowd import environment, words
-from dataflowd.flow.datasets import BUILT_IN
+from dataflowd.flow.datasets import BUILT_IN, FILE_FORMATS
 from dataflowd.flow.mapping import grain, misfit
 from dataflowd.nearest import did_you_mean
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dataflowd.flow.source import Key
 
 SCRIPTS = ("command", "spark_submit")
-CHECKED_OF_SCRIPTS = frozenset({"min_rows", "max_rows", "row_count"})
 
 
 def check(flow: Flow, report: Report) -> None:
@@ -27,7 +26,7 @@ def check(flow: Flow, report: Report) -> None:
     _check_producers(flow, producers, report)
     for job in flow.jobs.values():
         _check_names(flow, job, report)
-        _check_inputs(flow, job, report)
+        _check_inputs(flow, job, producers, report)
         _check_environment(flow, job, report)
         _check_row_counts(flow, job, report)
         _check_script(flow, job, report)
@@ -92,13 +91,15 @@ def _check_names(flow: Flow, job: Job, report: Report) -> None:
             )
 
 
-def _check_inputs(flow: Flow, job: Job, report: Report) -> None:
-    if all(mapping["kind"] == "fixed" for mapping in job.inputs.values()):
+def _check_inputs(flow: Flow, job: Job, producers: Mapping[str, list[str]], report: Report) -> None:
+    # `inputs = []` is no slip: such a job runs when somebody asks for a new run.
+    is_asked_for = report.source.data["job"][job.name].get("inputs") == []
+    if not is_asked_for and all(mapping["kind"] == "fixed" for mapping in job.inputs.values()):
         what = "has only fixed inputs" if job.inputs else "has no inputs"
         report.add(
             ("job", job.name, "inputs"),
             f"job {job.name!r} {what}: nothing says which dataids it runs for",
-            'add an input that is not fixed, such as the calendar "today"',
+            'add an input that is not fixed, such as the calendar "today"; inputs = [] if it runs only by `dataflowctl run JOB --new`',
         )
     grains: dict[str, str] = {}
     for name, mapping in job.inputs.items():
@@ -116,6 +117,7 @@ def _check_inputs(flow: Flow, job: Job, report: Report) -> None:
             )
         if found := grain(mapping):
             grains.setdefault(found, name)
+    _check_beside_all(flow, job, producers, report)
     if len(grains) > 1:
         said = ", ".join(f"{found} by {name}" for found, name in grains.items())
         report.add(
@@ -125,24 +127,63 @@ def _check_inputs(flow: Flow, job: Job, report: Report) -> None:
         )
 
 
-def _check_script(flow: Flow, job: Job, report: Report) -> None:
-    """What a script writes is not looked into, so that a check of it would be a promise that nobody keeps."""
-    if job.kind not in SCRIPTS:
+def _check_beside_all(flow: Flow, job: Job, producers: Mapping[str, list[str]], report: Report) -> None:
+    """A job with the mapping all runs for one dataid; an input that has no chunk of that name would never be ready."""
+    gathered = _gathered(job)
+    if gathered is None:
         return
+    dataset, dataid = gathered
+    for name, mapping in job.inputs.items():
+        if mapping["kind"] == "identity" and not _makes(flow, producers, name, dataid):
+            report.add(
+                element_key(report, job.name, "inputs", name),
+                f"job {job.name!r} has one run, {dataid!r}, because it reads all of {dataset!r};"
+                f" {name!r} is read by identity, and would need a chunk {dataid!r}",
+                f'name the chunk of {name!r} that it reads: {{kind = "fixed", dataid = "..."}}, or split the job',
+            )
+
+
+def _gathered(job: Job) -> tuple[str, str] | None:
+    """The input that is read as a whole, and the dataid of the one run that does so."""
+    found = [(name, mapping) for name, mapping in job.inputs.items() if mapping["kind"] == "all"]
+    return (found[0][0], found[0][1]["dataid"]) if found else None
+
+
+def _makes(flow: Flow, producers: Mapping[str, list[str]], dataset: str, dataid: str) -> bool:
+    """Whether a job of this flow makes that very chunk: one that gathers itself, or follows one that does by identity."""
+    seen: set[str] = set()
+    while dataset in producers and dataset not in seen:
+        seen.add(dataset)
+        job = flow.jobs[producers[dataset][0]]
+        gathered = _gathered(job)
+        if gathered is not None:
+            return gathered[1] == dataid
+        follows = [name for name, mapping in job.inputs.items() if mapping["kind"] == "identity"]
+        if not follows:
+            return False
+        dataset = follows[0]
+    return False
+
+
+def _check_script(flow: Flow, job: Job, report: Report) -> None:
+    """Spark looks into files that a script writes; of anything else a check would be a promise that nobody keeps."""
+    if job.kind not in (*SCRIPTS, "outside"):
+        return
+    maker, remedy = (
+        ("what executes", "tell its result with `end --report`")
+        if job.kind == "outside"
+        else ("the script of", "let the script report it")
+    )
     for name in job.outputs:
         dataset = flow.datasets.get(name)
-        if dataset is None:
+        if dataset is None or (job.kind != "outside" and dataset.format in FILE_FORMATS):
             continue
-        declared = [
-            *dataset.checks,
-            *job.checks,
-            *(("custom",) if dataset.custom_checks or job.custom_checks else ()),
-        ]
-        for check in sorted(set(declared) - CHECKED_OF_SCRIPTS):
+        for check in flow.checks_inside(job, name):
             report.add(
                 element_key(report, job.name, "outputs", name),
-                f"the check {check} of dataset {name!r} cannot be made of what the script of job {job.name!r} writes",
-                "let the script report it, or let a job with dataflowd.jobs:validate follow it",
+                f"the check {check} of dataset {name!r} cannot be made of what {maker} job {job.name!r} writes"
+                + ("" if job.kind == "outside" else f": format {dataset.format!r} is not looked into"),
+                f"{remedy}, or let a job with dataflowd.jobs:validate follow it",
             )
 
 

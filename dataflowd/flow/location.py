@@ -10,12 +10,21 @@ import re
 from typing import TYPE_CHECKING
 
 from dataflowd.nearest import did_you_mean
-from dataflowd.places import BadLocationError, place
+from dataflowd.places import ATTEMPTS, BadLocationError, place
 
 if TYPE_CHECKING:
     from dataflowd.settings import Settings
 
 PLACEHOLDERS = ("root", "dataid")
+
+
+class OutsideRootsError(BadLocationError):
+    """A good location, but on this host nobody may go there."""
+
+    def __init__(self, resolved: str, what: str, remedy: str) -> None:
+        super().__init__(what, remedy)
+        self.resolved = resolved
+
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
@@ -37,11 +46,15 @@ def resolve(location: str, settings: Settings) -> str:
             "has '..' in it, which object stores take for a name", "write the path without it"
         )
     allowed = settings.effective_allowed_roots
-    if not any(place(root).holds(found) for root in allowed):
-        raise BadLocationError(
+    is_allowed = any(place(root).holds(found) for root in allowed)
+    if is_allowed and ".." in resolved.split("/"):
+        raise BadLocationError("has '..' in it", "write the path without it")
+    if is_allowed and ATTEMPTS in resolved.split("/"):
+        raise BadLocationError(f"lies in {ATTEMPTS}, where attempts write", "name another directory")
+    if not is_allowed:
+        raise OutsideRootsError(
+            resolved,
             f"is outside the allowed roots ({resolved})",
             f"keep it under {' or '.join(allowed)}, or add its root to the setting allowed_roots",
         )
-    if ".." in resolved.split("/"):
-        raise BadLocationError("has '..' in it", "write the path without it")
     return resolved

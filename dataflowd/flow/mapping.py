@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from dataflowd.flow.model import Dataset
 
-KINDS = ("identity", "offset", "window", "all", "fixed")
+KINDS = ("identity", "offset", "window", "all", "fixed", "partitioning")
 IDENTITY: dict[str, Any] = {"kind": "identity"}
 OFFSET_UNITS = ("hour", "day", "week", "month", "year", "number")
 PERIODS = ("hour", "day", "week", "month")
@@ -166,4 +166,19 @@ def _fixed(section: Section) -> dict[str, Any]:
     return {"dataid": section.dataid("dataid")}
 
 
-_READERS = {"identity": _identity, "offset": _offset, "window": _window, "all": _all, "fixed": _fixed}
+def _partitioning(section: Section) -> dict[str, Any]:
+    if "name" not in section:
+        section.wrong(
+            "name", "is missing", 'name the partitioning whose batches are read: name = "size_5000"'
+        )
+    return {"name": section.identifier("name")}
+
+
+_READERS = {
+    "identity": _identity,
+    "offset": _offset,
+    "window": _window,
+    "all": _all,
+    "fixed": _fixed,
+    "partitioning": _partitioning,
+}

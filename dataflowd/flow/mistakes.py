@@ -35,10 +35,16 @@ class FlowMistakesError(InvalidFlowError):
 class Report:
     """Gathers the mistakes of one source while it is being read."""
 
-    def __init__(self, source: Source, lacking: dict[str, Mistake] | None = None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        lacking: dict[str, Mistake] | None = None,
+        unreachable: dict[str, Mistake] | None = None,
+    ) -> None:
         self.source = source
         self.mistakes: list[Mistake] = []
         self.lacking = lacking
+        self.unreachable = unreachable
 
     def add(self, key: Key, what: str, remedy: str) -> None:
         self.mistakes.append(Mistake(self.source.line(key), what, remedy))
@@ -49,6 +55,13 @@ class Report:
             self.add(key, what, remedy)
         else:
             self.lacking[str(key[-2])] = Mistake(self.source.line(key), what, remedy)
+
+    def elsewhere(self, key: Key, what: str, remedy: str) -> None:
+        """A mistake, unless whoever reads the file can do without the dataset."""
+        if self.unreachable is None:
+            self.add(key, what, remedy)
+        else:
+            self.unreachable[str(key[1])] = Mistake(self.source.line(key), what, remedy)
 
     def raise_if_any(self) -> None:
         if self.mistakes:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-Kind = Literal["python", "sql", "command", "spark_submit"]
+Kind = Literal["python", "sql", "command", "spark_submit", "outside"]
+# Checks that are judged by the rows that a script tells; for all others somebody has to look at what it wrote.
+TOLD_BY_SCRIPTS = frozenset({"min_rows", "max_rows", "row_count"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,8 @@ class Dataset:
     ordering: str = "natural"
     publish: str = "pointer"
     environment: str | None = None
+    digest: bool = False
+    expect_newer: bool = False
     calendar: str | None = None
     zone: str = "UTC"
     start: dt.datetime | None = None
@@ -63,6 +67,8 @@ class Dataset:
             "ordering": self.ordering,
             "publish": self.publish,
             "environment": self.environment,
+            "digest": self.digest,
+            "expect_newer": self.expect_newer,
             "calendar": self.calendar,
             "calendar_zone": self.zone,
             "calendar_start": self.start.isoformat() if self.start else None,
@@ -75,7 +81,9 @@ class Job:
     name: str
     description: str = ""
     kind: Kind
-    code: str | tuple[str, ...]  # "module:function", "file.sql", or the words of a command
+    code: (
+        str | tuple[str, ...]
+    )  # "module:function", "file.sql", the words of a command, or "" for one that is executed outside
     inputs: Mapping[str, Mapping[str, Any]]  # dataset -> mapping
     outputs: tuple[str, ...]
     params: Mapping[str, Any]
@@ -86,12 +94,18 @@ class Job:
     timeout: float | None = None
     priority: int = 0
     strict_order: bool = False
+    rowwise: bool = False  # each output row depends on one input row
     reuse: int | None = None  # attempts of one application; None: the host's default
     slots: int | None = None  # chunks side by side in one application; None: the host's default
     quarantine: int | float | None = None  # how many records may be bad: a count, or a share when a float
     spark: Mapping[str, str]
     checks: Mapping[str, Any]
     custom_checks: tuple[Mapping[str, str], ...] = ()
+    words: tuple[str, ...] = ()  # that the person who runs it has added; no flow file has them
+    is_replaced: bool = (
+        False  # the words are the whole command: a person executes it in the place of the job's code
+    )
+    like: str | None = None  # the job that the file declares, of one that was created like it
 
     def document(self) -> dict[str, Any]:
         return {
@@ -106,6 +120,7 @@ class Job:
             "timeout": None if self.timeout is None else f"{self.timeout} seconds",
             "priority": self.priority,
             "strict_order": self.strict_order,
+            "rowwise": self.rowwise,
             "inputs": {dataset: dict(mapping) for dataset, mapping in self.inputs.items()},
             "outputs": sorted(self.outputs),
         }
@@ -127,11 +142,20 @@ class Flow:
     def document(self) -> dict[str, Any]:
         return {
             "name": self.name,
+            "file": str(self.path.absolute()),
             "datasets": [dataset.document() for dataset in self.datasets.values()],
             "jobs": [
                 job.document() | {"config_hash": self.config_hash(name)} for name, job in self.jobs.items()
             ],
         }
+
+    def checks_inside(self, job: Job, output: str) -> list[str]:
+        """The checks of an output that need a look at what is in it."""
+        dataset = self.datasets.get(output)
+        if dataset is None:
+            return []
+        custom = ["custom"] if dataset.custom_checks or job.custom_checks else []
+        return sorted({*dataset.checks, *job.checks, *custom} - TOLD_BY_SCRIPTS)
 
     def config_hash(self, job: str) -> str:
         """Of all that may change what a run of the job produces, apart from code.

@@ -68,6 +68,11 @@ class Section:
         key = (*self.key, name)
         self.report.add(key, f"{'.'.join(map(str, key))} {what}", remedy)
 
+    def elsewhere(self, name: str, what: str, remedy: str) -> None:
+        """Of a dataset: it lies where this host may not go."""
+        key = (*self.key, name)
+        self.report.elsewhere(key, f"{'.'.join(map(str, key))} {what}", remedy)
+
     def close(self) -> None:
         for name in self._table.keys() - self._known:
             where = f" in {self.title}" if self.key else ""

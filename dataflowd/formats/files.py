@@ -7,6 +7,7 @@ was written is listed, and Parquet and ORC files tell their rows in their footer
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 WITH_BROKEN_RECORDS = ("csv", "json")
 WITH_FOOTERS = ("parquet", "orc")
 MOST_FOOTERS = 100
+NANOSECONDS_A_MILLISECOND = 1_000_000
 SPARK_SCHEMA_KEY = b"org.apache.spark.sql.parquet.row.metadata"
 
 # The class that a format or a scheme needs, from a jar that the user supplies.
@@ -44,10 +46,13 @@ class File:
     path: str  # below the location
     bytes: int
     rows: int | None = None
+    modified: int | None = None  # milliseconds since 1970; an object store knows no finer time
+    digest: str | None = None  # SHA-256, where it was asked for
 
     def document(self) -> dict[str, Any]:
-        known = {"path": self.path, "bytes": self.bytes}
-        return known if self.rows is None else known | {"rows": self.rows}
+        """As a manifest lists it. A copy that was restored has another time, and is the same data."""
+        known = {"path": self.path, "bytes": self.bytes, "rows": self.rows, "digest": self.digest}
+        return {name: value for name, value in known.items() if value is not None}
 
 
 def require_jars(spark: SparkSession, dataset: Dataset, location: str | None) -> None:
@@ -162,10 +167,12 @@ def exists(spark: SparkSession, location: str) -> bool:
     return bool(_hadoop(spark, location)[0].exists(_hadoop(spark, location)[1]))
 
 
-def listing(spark: SparkSession, location: str, kind: str = "") -> list[File]:
-    """The data files, without what Spark and Hadoop keep beside them (_SUCCESS, .crc)."""
+def listing(spark: SparkSession, location: str, kind: str = "", *, digest: bool = False) -> list[File]:
+    """The data files, without what Spark and Hadoop keep beside them (_SUCCESS, .crc). `digest` reads all of each file."""
     path = paths.local(location)
-    return local_listing(path, kind) if path is not None else _hadoop_listing(spark, location)
+    if path is not None:
+        return local_listing(path, kind, digest=digest)
+    return _hadoop_listing(spark, location, digest=digest)
 
 
 def stored_rows(spark: SparkSession, dataset: Dataset, location: str, found: list[File]) -> int | None:
@@ -204,18 +211,31 @@ def leftovers(spark: SparkSession, location: str) -> bool:
     return exists(spark, f"{location}/_temporary")
 
 
-def local_listing(path: Path, kind: str = "") -> list[File]:
+def local_listing(path: Path, kind: str = "", *, digest: bool = False) -> list[File]:
     if path.is_file():
-        return [File("", path.stat().st_size)]
+        return [_local_file(path, "", "", digest=digest)]
     found = (
         item
         for item in sorted(path.rglob("*"))
         if item.is_file() and not any(part.startswith(("_", ".")) for part in item.relative_to(path).parts)
     )
-    return [
-        File(item.relative_to(path).as_posix(), item.stat().st_size, _footer_rows(item, kind))
-        for item in found
-    ]
+    return [_local_file(item, item.relative_to(path).as_posix(), kind, digest=digest) for item in found]
+
+
+def _local_file(path: Path, name: str, kind: str, *, digest: bool) -> File:
+    status = path.stat()
+    return File(
+        name,
+        status.st_size,
+        _footer_rows(path, kind),
+        status.st_mtime_ns // NANOSECONDS_A_MILLISECOND,
+        _digest(path) if digest else None,
+    )
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _footer_rows(path: Path, kind: str) -> int | None:
@@ -261,7 +281,7 @@ def beginning(spark: SparkSession, location: str, size: int) -> bytes | None:
         return None  # what is wrong with the file is Spark's to say
 
 
-def _hadoop_listing(spark: SparkSession, location: str) -> list[File]:
+def _hadoop_listing(spark: SparkSession, location: str, *, digest: bool) -> list[File]:
     system, root = _hadoop(spark, location)
     prefix = str(system.makeQualified(root).toString()).rstrip("/") + "/"
     found, files = [], system.listFiles(root, True)
@@ -269,8 +289,24 @@ def _hadoop_listing(spark: SparkSession, location: str) -> list[File]:
         status = files.next()
         name = str(status.getPath().toString()).removeprefix(prefix)
         if not any(part.startswith(("_", ".")) for part in name.split("/")):
-            found.append(File("" if prefix.startswith(name) else name, int(status.getLen())))
+            found.append(
+                File(
+                    "" if prefix.startswith(name) else name,
+                    int(status.getLen()),
+                    modified=int(status.getModificationTime()) or None,
+                    digest=_hadoop_digest(spark, system, status.getPath()) if digest else None,
+                )
+            )
     return sorted(found, key=lambda file: file.path)
+
+
+def _hadoop_digest(spark: SparkSession, system: Any, path: Any) -> str:
+    jvm: Any = getattr(spark, "_jvm", None)
+    stream = system.open(path)
+    try:
+        return str(jvm.org.apache.commons.codec.digest.DigestUtils.sha256Hex(stream))
+    finally:
+        stream.close()
 
 
 def duplicates(

@@ -52,6 +52,9 @@ class Reporter:
     def step(self, name: str) -> None:
         self._send("step", step=name)
 
+    def found(self, document: dict[str, Any]) -> None:
+        self._send("found", found=document)
+
     def confirm(self) -> bool:
         """Waits as long as the daemon does: it answers when it has reached its database, or cancels the attempt."""
         self._send("confirm")

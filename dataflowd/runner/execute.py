@@ -14,17 +14,18 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dataflowd import allowed, checks, formats, paths, published
+from dataflowd import allowed, checks, evidence, formats, paths, published
 from dataflowd.faults import AttemptError
 from dataflowd.formats import files, stored_columns
 from dataflowd.masking import mask
 from dataflowd.order import attempt_location
 from dataflowd.plural import agreeing, counted
-from dataflowd.runner import afterwards, jobcode
+from dataflowd.runner import afterwards, incoming, jobcode
 from dataflowd.runner.explain import fault, is_of_spark, line_of, message_of
 from dataflowd.sdk import quarantine
 from dataflowd.sdk.context import Context, Reporter
 from dataflowd.sdk.declare import typed_params
+from dataflowd.sdk.replay import WholeError, columns_of
 from dataflowd.tables import reading, writing
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from dataflowd.order import Input, Order
+    from dataflowd.order import Dataset, Input, Order
     from dataflowd.sdk.context import Written
     from dataflowd.sdk.quarantine import Seen
 
@@ -44,6 +45,10 @@ class Steps(Reporter, Protocol):
     """Told as each of STEPS begins."""
 
     def step(self, name: str) -> None: ...
+    def found(self, document: dict[str, Any]) -> None:
+        """What prepare has found (dataflowd.evidence), also when it has refused."""
+        ...
+
     def confirm(self) -> bool:
         """Whether the attempt still holds its claim, as the daemon finds it in the database now."""
         ...
@@ -51,6 +56,7 @@ class Steps(Reporter, Protocol):
 
 def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.Event) -> dict[str, Any]:
     """The result as a document: all of dataflowd.attempt.Result but the attempt and its token."""
+    seen = evidence.Evidence(order)
     result: dict[str, Any] = {
         "outcome": "FAILED",
         "code_hash": order.code_hash,
@@ -58,12 +64,15 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
     }
     try:
         reporter.step("prepare")
-        prepare(order, spark)
-        ctx = Context(order, spark, reporter, stop)
+        try:
+            prepare(order, spark, seen)
+        finally:
+            reporter.found(seen.document())
+        incoming.judge(order, spark, result)
         reporter.step("run")
-        run(ctx, jobcode.function(order))
+        ctx = _ran(order, spark, reporter, stop)
         reporter.step("validate")
-        result |= validate(ctx)
+        result |= _with_checks(result, validate(ctx))
         check_inputs_again(order)
         reporter.step("publish")
         publish_tables(ctx, reporter.confirm)
@@ -72,46 +81,77 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         said = fault(error)
         for line in f"failed {said.code}: {said}".splitlines():
             reporter.log(line)
-        return result | {"code": said.code, "error": str(said), "retry": said.retry} | said.details
+        details = _with_checks(result, said.details)
+        return result | {"code": said.code, "error": str(said), "retry": said.retry} | details
 
 
-def prepare(order: Order, spark: SparkSession) -> None:
+def _with_checks(result: dict[str, Any], details: dict[str, Any]) -> dict[str, Any]:
+    """Those of the outputs behind those of the inputs."""
+    if "checks" not in result or "checks" not in details:
+        return details
+    return details | {"checks": [*result["checks"], *details["checks"]]}
+
+
+def _ran(order: Order, spark: SparkSession, reporter: Steps, stop: threading.Event) -> Context:
+    """Repaired records alone where the order says so, and the whole chunk where that cannot be."""
+    function = jobcode.function(order)
+    if (replay := order.replay) is not None:
+        ctx = Context(order, spark, reporter, stop)
+        try:
+            run(ctx, function)
+        except WholeError as error:
+            reporter.log(f"replay whole: {error}")
+            order = replace(order, replay=None)
+        else:
+            reporter.log(
+                f"replay rows: {counted(len(replay.records), 'record')}, added to version {replay.version}"
+            )
+            return ctx
+    ctx = Context(order, spark, reporter, stop)
+    run(ctx, function)
+    return ctx
+
+
+def prepare(order: Order, spark: SparkSession, seen: evidence.Evidence) -> None:
     allowed.check(order)
+    places = published.Places(seen, lambda dataset, location: _listing(spark, dataset, location))
     for source in order.inputs.values():
         for chunk in source.chunks:
             if not order.forced:
                 published.require_validated(source.name, chunk)
         if source.dataset.format in formats.TABLES:
+            seen.note(source.name, evidence.IN_A_TABLE)
             reading.check_input(source, order.allowed_hosts)
         elif source.dataset.format in {*formats.FILES, *formats.LAKES}:
-            _check_input(source, spark)
+            _check_input(source, spark, places)
     for output in order.outputs.values():
         if output.dataset.format in formats.TABLES:
             writing.take(order, output)
         if output.dataset.format in formats.TABLES or output.location is None:
             continue
-        location = attempt_location(output.location, order.dataid, order.attempt)
+        location = attempt_location(output.location, order.dataid, order.attempt, order.allowed_roots)
         files.require_jars(spark, output.dataset, location)
         formats.write_options(output.name, output.dataset.format, output.dataset.options)
         if files.exists(spark, location):
             raise AttemptError(
-                "WRONG_DATA",
+                "LOCKED",
                 f"the directory {location}, which this attempt alone may write, exists already",
                 "another database may use the same location: separate them",
             )
+        paths.require_writable(location)
 
 
-def _check_input(source: Input, spark: SparkSession) -> None:
+def _check_input(source: Input, spark: SparkSession, places: published.Places) -> None:
     formats.read_options(source.name, source.dataset.format, source.dataset.options)
     for chunk in source.chunks:
-        if chunk.location is None:
-            continue
-        files.require_jars(spark, source.dataset, chunk.location)
-        if not files.exists(spark, chunk.location):
-            raise published.missing(source.name, chunk)
-        if chunk.files is not None:
-            published.compare(source.name, chunk.dataid, chunk.files, files.listing(spark, chunk.location))
+        if chunk.location is not None:
+            places.check(source, chunk, chunk.location)
     stored_columns.check(spark, source.dataset, source.chunks)
+
+
+def _listing(spark: SparkSession, dataset: Dataset, location: str) -> list[files.File] | None:
+    files.require_jars(spark, dataset, location)
+    return files.listing(spark, location, digest=dataset.digest) if files.exists(spark, location) else None
 
 
 def run(ctx: Context, function: Callable[[Context], Any]) -> None:
@@ -142,13 +182,16 @@ def validate(ctx: Context) -> dict[str, Any]:
     if ctx.order.trial is not None:
         details |= {"quarantine": quarantine.documents(seen), "preview": _preview(ctx, ctx.order.trial.shown)}
     try:
-        quarantine.check_limit(seen, ctx.order.quarantine, ctx.rows_read())
+        # Of a replay the whole chunk has passed it, and no more are bad now.
+        limit = ctx.order.quarantine if ctx.order.replay is None else None
+        quarantine.check_limit(seen, limit, ctx.rows_read() if limit is not None else 0)
         checks.stop_on(results)
         outputs = {name: _manifest(ctx, item) for name, item in written.items()}
     except AttemptError as error:
         error.details = details
         raise
     applied = {"applied": True} if ctx.order.resolved else {}
+    applied |= {"replayed": True} if ctx.order.replay is not None else {}
     return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)} | applied
 
 
@@ -248,7 +291,7 @@ def _manifest(ctx: Context, item: Written) -> dict[str, Any]:
     listed = (
         _table_listed(ctx, item) if item.dataset.format in formats.TABLES else _files_listed(ctx.spark, item)
     )
-    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in item.schema)
+    columns = columns_of(item.schema)
     return {
         "location": item.location,
         "files": listed,
@@ -270,7 +313,7 @@ def _files_listed(spark: SparkSession, item: Written) -> list[dict[str, Any]]:
         raise AttemptError(
             "WRONG_DATA", f"the write to {item.location} was not committed", "look into the attempt's log"
         )
-    found = files.listing(spark, item.location, item.dataset.format)
+    found = files.listing(spark, item.location, item.dataset.format, digest=item.dataset.digest)
     rows = files.stored_rows(spark, item.dataset, item.location, found)
     if rows is not None and rows != item.rows:
         raise AttemptError(

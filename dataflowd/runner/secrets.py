@@ -55,25 +55,28 @@ def may_ask_in_clear(dataset: Dataset) -> bool:
 
 def password_of(dataset: Dataset) -> str | None:
     """The opened password; None: none was sealed. Raises InvalidCredentialError."""
-    from dataflowd.seal import Binding, unseal  # noqa: PLC0415 - most jobs open nothing, and need no cryptography
+    from dataflowd.seal import Binding, keyid_of, unseal  # noqa: PLC0415 - most jobs open nothing, and need no cryptography
 
     connection = dataset.connection
     if connection.encryptedpass is None:
         return None
-    password = unseal(connection.encryptedpass, _keys(), Binding.of(dataset))
+    keys = _keys()
+    if keyid_of(connection.encryptedpass) not in keys:
+        keys = _keys(again=True)
+    password = unseal(connection.encryptedpass, keys, Binding.of(dataset))
     masking.hide(password)
     return password
 
 
-def _keys() -> Ring:
-    """Read when first needed, and once: a runner serves many attempts."""
+def _keys(*, again: bool = False) -> Ring:
+    """Read when first needed, and once, for a runner serves many attempts; and again when one is wanted that is not there."""
     from dataflowd.keyfile import KeySource  # noqa: PLC0415
 
     with _lock:
-        if not _ring:
+        if not _ring or again:
             if KEY_VARIABLE not in os.environ:
                 raise InvalidCredentialError(
                     "this process was given no key", "passwords are opened by jobs that a daemon runs"
                 )
-            _ring.append(KeySource.parse(json.loads(os.environ[KEY_VARIABLE])).ring())
+            _ring[:] = [KeySource.parse(json.loads(os.environ[KEY_VARIABLE])).ring()]
         return _ring[0]

@@ -112,12 +112,19 @@ def _marks(flow: Mapping[str, str], master: str, tag: str) -> dict[str, str]:
     return {}
 
 
+def make_loggers(level: int = logging.CRITICAL + 1) -> None:
+    """Before there are threads: two that make one of these at a time get a plain one, which cannot take what Spark has to say."""
+    from pyspark.logger import PySparkLogger  # noqa: PLC0415
+
+    for name in NOISY_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(level)
+
+
 def start(conf: Mapping[str, str]) -> SparkSession:
     """PySpark makes arguments of `conf`, which everybody on the host can read; a runner's comes in a file."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - this import and the start are the ten seconds
 
-    for name in NOISY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    make_loggers()
     builder: Any = SparkSession.builder
     for name, value in conf.items():
         builder = builder.config(name, value)

@@ -6,8 +6,8 @@ longer than the bound ends the connection: neither side may fill the other's mem
 is not of its form: job code lives in that process, and could say anything. Who says more than RATE messages a second is read
 more slowly.
 
-Daemon to runner: order, cancel, confirmed, forget, ping, stop. Runner to daemon: hello, ready, step, log, progress, confirm,
-result, pong. An attempt that is about to put rows in a table asks with confirm whether it still holds its claim.
+Daemon to runner: order, cancel, confirmed, forget, ping, stop. Runner to daemon: hello, ready, step, found, log, progress,
+confirm, result, pong. What prepare found is said once, before the job's code begins. An attempt that is about to put rows in a table asks with confirm whether it still holds its claim.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _SAID: dict[str, dict[str, Kinds]] = {
     "ready": {},
     "pong": {"heap": _NUMBER, "heap_max": _NUMBER},
     "step": {"attempt": _WHOLE, "step": _TEXT},
+    "found": {"attempt": _WHOLE, "found": (dict,)},
     "log": {"attempt": _WHOLE, "line": _TEXT},
     "progress": {"attempt": _WHOLE},
     "confirm": {"attempt": _WHOLE},
@@ -60,7 +61,9 @@ _RESULT: dict[str, Kinds] = {
     "checks": (list,),
     "nodes": (list,),
     "quarantine": (list,),
+    "judged": (list,),
     "applied": (bool, *_LOST),
+    "replayed": (bool, *_LOST),
     "preview": (dict,),  # of a trial
 }
 # Of what an output's manifest holds; the database judges the rest.
@@ -128,9 +131,11 @@ def _check_details(result: Message) -> None:
     for name, manifest in result.get("outputs", {}).items():
         _require("a result", {name: manifest}, {name: (dict,)})
         _require("a manifest", manifest, {key: kinds for key, kinds in _MANIFEST.items() if key in manifest})
-    for kind in ("checks", "nodes", "quarantine"):
+    for kind in ("checks", "nodes", "quarantine", "judged"):
         for each in result.get(kind, []):
             _require("a result", {kind: each}, {kind: (dict,)})
+    for each in result.get("judged", []):
+        _require("what was judged", each, {"dataset": _TEXT, "dataid": _TEXT})
 
 
 def _require(what: str, found: Message, wanted: Mapping[str, Kinds]) -> None:

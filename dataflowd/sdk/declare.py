@@ -42,6 +42,7 @@ def job(
 def node(function: Callable[Concatenate[Context, P], T]) -> Callable[Concatenate[Context, P], T]:
     """A step by the name of the function: timed, named when it fails, and the rows of a DataFrame that it returns counted.
 
+    Of a node that branches, and returns several DataFrames in a dict or a tuple, each is counted by its key or its place.
     They are counted while the job writes, in the same pass; Spark hands no filter of a later step to the source through
     that. `with ctx.node(name)` names a step without counting.
     """
@@ -51,9 +52,30 @@ def node(function: Callable[Concatenate[Context, P], T]) -> Callable[Concatenate
         name = function.__name__
         with ctx.node(name):
             made = function(ctx, *arguments, **named)
-        return ctx.counted(name, made) if type(made).__name__ == "DataFrame" else made
+        counted: T = _counted(ctx, name, made)
+        return counted
 
     return step
+
+
+def _counted(ctx: Context, name: str, made: Any) -> Any:
+    if _is_frame(made):
+        return ctx.counted(name, made)
+    if type(made) is dict and any(map(_is_frame, made.values())):
+        return {key: _branch(ctx, name, key, value) for key, value in made.items()}
+    if isinstance(made, tuple | list) and any(map(_is_frame, made)):
+        keys = getattr(made, "_fields", range(1, len(made) + 1))
+        counted = [_branch(ctx, name, key, value) for key, value in zip(keys, made, strict=True)]
+        return type(made)(*counted) if hasattr(made, "_fields") else type(made)(counted)
+    return made
+
+
+def _branch(ctx: Context, name: str, key: Any, value: Any) -> Any:
+    return ctx.counted(name, value, branch=str(key)) if _is_frame(value) else value
+
+
+def _is_frame(value: Any) -> bool:
+    return type(value).__name__ == "DataFrame"
 
 
 class Params(Mapping[str, Any]):

@@ -63,6 +63,7 @@ class Sieve:
     watch: Watch
     fetch: Callable[[], str | None] | None = None  # the bad ones, where the watch only counts them
     columns: tuple[str, ...] = ()  # that a text would have, were it not broken
+    every: tuple[str, ...] = ()  # that a record has: what is NULL is not in its JSON
 
     def seen(self) -> Seen:
         values = self.watch.values()
@@ -73,7 +74,7 @@ class Sieve:
                 row["item"],
                 self.code,
                 self.reason,
-                row.get("record", ""),
+                self._with_nulls(row.get("record", "")),
                 row.get("source"),
                 row["mark"],
                 self._parsed(row.get("whole")),
@@ -87,6 +88,13 @@ class Sieve:
                 "the source was changed while it was read: wait until it is complete",
             )
         return Seen(self.name, rows, bad, dropped, kept)
+
+    def _with_nulls(self, record: str) -> str:
+        """So that a person sees which columns there are to fill in."""
+        found = _parsed(record)
+        if not isinstance(found, dict):
+            return record
+        return json.dumps(dict.fromkeys(self.every) | found, ensure_ascii=False)
 
     def _parsed(self, whole: str | None) -> dict[str, Any] | None:
         read = {} if whole is None else json.loads(whole)
@@ -116,7 +124,10 @@ def sieve(  # noqa: PLR0913 - all that is known about a bad record
     bad = F.expr(f"count({WHOLE_COLUMN}) AS bad")
     watch = Watch(marked, [F.expr("count(1) AS rows"), bad, F.expr(f"{kept} AS kept"), *_dropped(frame)])
     good = watch.frame.where(f"{WHOLE_COLUMN} IS NULL{_and_not_dropped(frame)}")
-    return Sieve(name, code, reason, watch), good.drop(FILE_COLUMN, DROPPED_COLUMN, WHOLE_COLUMN, ITEM_COLUMN)
+    every = tuple(column for column in frame.columns if column not in repairs.OWN_COLUMNS)
+    return Sieve(name, code, reason, watch, every=every), good.drop(
+        FILE_COLUMN, DROPPED_COLUMN, WHOLE_COLUMN, ITEM_COLUMN
+    )
 
 
 def unbroken(frame: DataFrame, *, name: str, code: str, reason: str) -> tuple[Sieve, DataFrame]:

@@ -31,6 +31,10 @@ class Watch:
         """Whether the rows of a frame with this plan (`plan_of`) come by here."""
         return self._name in plan
 
+    def plan_before(self) -> str:
+        """The plan of the rows that come by here."""
+        return plan_of(self._source)
+
     def expire(self) -> None:
         """Called before the writing starts: what was observed until now was seen by some other action."""
         self._is_stale = self._is_stale or self._is_complete()

@@ -88,7 +88,7 @@ def spoken(table: Table) -> Iterator[None]:
             raise AttemptError(
                 "INVALID_CREDENTIAL",
                 f"the server of the table {table} refuses the login of {table.login.username or 'its user'}: {said}",
-                "see whether username and database are right, and seal the right password: `dataflowctl seal DATASET`",
+                "see whether username and database are right, and seal the right one with `dataflowctl seal DATASET`",
             ) from None
         if error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CLASS):
             raise AttemptError(

@@ -123,9 +123,10 @@ def _planned(
     there = {column.name: column for column in catalog.columns(opened, table)}
     if not there:
         raise AttemptError(
-            "WRONG_DATA",
+            "INVALID_PATH",
             f"dataset {dataset.name}: there is no table {table}",
             "create it, or correct the flow file",
+            heals=True,
         )
     declared = (
         {field.name: field.dataType for field in StructType.fromDDL(dataset.columns)}

@@ -1,5 +1,5 @@
 -- Bringing a flow into the database. A flow arrives as one document:
--- {"name": .., "datasets": [{columns of dataflow.dataset}], "jobs": [{columns of dataflow.job, "inputs": {dataset: mapping}, "outputs": [..]}]}
+-- {"name": .., "file": .. (for history; may be missing), "datasets": [{columns of dataflow.dataset}], "jobs": [{columns of dataflow.job, "inputs": {dataset: mapping}, "outputs": [..]}]}
 
 CREATE OR REPLACE FUNCTION dataflow._differing_keys(declared jsonb, before jsonb, after jsonb)
 RETURNS text[]
@@ -104,13 +104,15 @@ AS $$
         format('dataset %s belongs to flow %s', d.datasetid, d.flow),
         format('rename it here, or remove it from flow %s and apply that with --prune first', d.flow)
     FROM wanted_dataset AS w JOIN dataflow.dataset AS d USING (datasetid)
-    WHERE d.flow NOT IN ('', declared ->> 'name') AND d.retired IS NULL
+    -- What was declared by SQL alone, a flow file may take over.
+    WHERE d.flow NOT IN ('', '(sql)', declared ->> 'name') AND d.retired IS NULL
     UNION ALL
     SELECT 'job', j.jobid::text, NULL,
         format('job %s belongs to flow %s', j.jobid, j.flow),
-        format('rename it here, or remove it from flow %s and apply that with --prune first', j.flow)
+        CASE WHEN j.flow = 'job:' || j.jobid THEN format('rename it here, or first: dataflowctl job drop %s', j.jobid)
+            ELSE format('rename it here, or remove it from flow %s and apply that with --prune first', j.flow) END
     FROM wanted_job AS w JOIN dataflow.job AS j USING (jobid)
-    WHERE j.flow NOT IN ('', declared ->> 'name') AND j.retired IS NULL
+    WHERE j.flow NOT IN ('', '(sql)', declared ->> 'name') AND j.retired IS NULL
     UNION ALL
     SELECT 'outputs', w.jobid, w.datasetid,
         format('dataset %s is produced by job %s of flow %s', w.datasetid, j.jobid, j.flow),
@@ -120,7 +122,7 @@ AS $$
     FROM wanted_output AS w
     JOIN dataflow.job_output AS o USING (datasetid)
     JOIN dataflow.job AS j ON j.jobid = o.jobid AND j.jobid <> w.jobid
-    WHERE NOT EXISTS (SELECT FROM wanted_job AS mine WHERE mine.jobid = j.jobid AND j.flow IN ('', declared ->> 'name'))
+    WHERE NOT EXISTS (SELECT FROM wanted_job AS mine WHERE mine.jobid = j.jobid AND j.flow IN ('', '(sql)', declared ->> 'name'))
         AND NOT (prune AND j.flow = declared ->> 'name')
     UNION ALL
     SELECT n.kind, n.jobid, n.datasetid,
@@ -146,6 +148,13 @@ AS $$
     JOIN dataflow.job AS j ON j.jobid = u.jobid AND j.retired IS NULL AND j.flow <> declared ->> 'name'
     WHERE prune AND d.flow = declared ->> 'name' AND d.retired IS NULL
         AND NOT EXISTS (SELECT FROM wanted_dataset AS w WHERE w.datasetid = d.datasetid)
+    UNION ALL
+    SELECT 'job', l.base::text, NULL,
+        format('job %s would be retired, but job %s was created like it', l.base, l.jobid),
+        format('keep declaring it, or first: dataflowctl job drop %s', l.jobid)
+    FROM dataflow.job_like AS l JOIN dataflow.job AS j ON j.jobid = l.base
+    WHERE prune AND j.flow = declared ->> 'name' AND j.retired IS NULL
+        AND NOT EXISTS (SELECT FROM wanted_job AS w WHERE w.jobid = l.base)
     ORDER BY 1, 2, 3
 $$;
 COMMENT ON FUNCTION dataflow.flow_conflicts IS 'Why a flow cannot be applied: what it declares belongs to another, or does not exist';
@@ -163,20 +172,21 @@ DECLARE
 BEGIN
     INSERT INTO dataflow.dataset AS d (
         datasetid, flow, description, format, location, hostname, port, database, schemaname, tablename, username,
-        columns, options, checks, ordering, publish, environment,
+        columns, options, checks, ordering, publish, environment, digest, expect_newer,
         calendar, calendar_zone, calendar_start, calendar_ready, calendar_next)
     SELECT
         r.datasetid, flow_name, r.description, r.format, r.location, r.hostname, r.port, r.database, r.schemaname,
         r.tablename, r.username, r.columns, r.options, r.checks, r.ordering, r.publish, r.environment,
+        coalesce(r.digest, false), coalesce(r.expect_newer, false),
         r.calendar, r.calendar_zone, r.calendar_start, r.calendar_ready, r.calendar_start
     FROM jsonb_populate_recordset(NULL::dataflow.dataset, declared -> 'datasets') AS r
     ON CONFLICT (datasetid) DO UPDATE SET
         (flow, description, format, location, hostname, port, database, schemaname, tablename, username, columns,
-         options, checks, ordering, publish, environment, calendar, calendar_zone, calendar_start, calendar_ready,
+         options, checks, ordering, publish, environment, digest, expect_newer, calendar, calendar_zone, calendar_start, calendar_ready,
          calendar_next, modified, retired) = ROW (
             excluded.flow, excluded.description, excluded.format, excluded.location, excluded.hostname, excluded.port,
             excluded.database, excluded.schemaname, excluded.tablename, excluded.username, excluded.columns,
-            excluded.options, excluded.checks, excluded.ordering, excluded.publish, excluded.environment,
+            excluded.options, excluded.checks, excluded.ordering, excluded.publish, excluded.environment, excluded.digest, excluded.expect_newer,
             excluded.calendar, excluded.calendar_zone, excluded.calendar_start, excluded.calendar_ready,
             -- Periods that were registered stay so, unless the calendar itself is another one now.
             CASE WHEN (d.calendar, d.calendar_zone, d.calendar_start)
@@ -185,34 +195,34 @@ BEGIN
             now(), NULL)
     WHERE d.retired IS NOT NULL OR (
             d.flow, d.description, d.format, d.location, d.hostname, d.port, d.database, d.schemaname, d.tablename,
-            d.username, d.columns, d.options, d.checks, d.ordering, d.publish, d.environment,
+            d.username, d.columns, d.options, d.checks, d.ordering, d.publish, d.environment, d.digest, d.expect_newer,
             d.calendar, d.calendar_zone, d.calendar_start, d.calendar_ready)
         IS DISTINCT FROM (
             excluded.flow, excluded.description, excluded.format, excluded.location, excluded.hostname, excluded.port,
             excluded.database, excluded.schemaname, excluded.tablename, excluded.username, excluded.columns,
-            excluded.options, excluded.checks, excluded.ordering, excluded.publish, excluded.environment,
+            excluded.options, excluded.checks, excluded.ordering, excluded.publish, excluded.environment, excluded.digest, excluded.expect_newer,
             excluded.calendar, excluded.calendar_zone, excluded.calendar_start, excluded.calendar_ready);
 
     INSERT INTO dataflow.job AS j (
         jobid, flow, description, kind, params, max_running, max_attempts, max_lost, retry_delay, timeout, priority,
-        strict_order, config_hash)
+        strict_order, rowwise, config_hash)
     SELECT
         r.jobid, flow_name, r.description, r.kind, r.params, r.max_running, r.max_attempts, r.max_lost, r.retry_delay,
-        r.timeout, r.priority, r.strict_order, r.config_hash
+        r.timeout, r.priority, r.strict_order, coalesce(r.rowwise, false), r.config_hash
     FROM jsonb_populate_recordset(NULL::dataflow.job, declared -> 'jobs') AS r
     ON CONFLICT (jobid) DO UPDATE SET
         (flow, description, kind, params, max_running, max_attempts, max_lost, retry_delay, timeout, priority,
-         strict_order, config_hash, modified, retired) = ROW (
+         strict_order, rowwise, config_hash, modified, retired) = ROW (
             excluded.flow, excluded.description, excluded.kind, excluded.params, excluded.max_running,
             excluded.max_attempts, excluded.max_lost, excluded.retry_delay, excluded.timeout, excluded.priority,
-            excluded.strict_order, excluded.config_hash, now(), NULL)
+            excluded.strict_order, excluded.rowwise, excluded.config_hash, now(), NULL)
     WHERE j.retired IS NOT NULL OR (
             j.flow, j.description, j.kind, j.params, j.max_running, j.max_attempts, j.max_lost, j.retry_delay,
-            j.timeout, j.priority, j.strict_order, j.config_hash)
+            j.timeout, j.priority, j.strict_order, j.rowwise, j.config_hash)
         IS DISTINCT FROM (
             excluded.flow, excluded.description, excluded.kind, excluded.params, excluded.max_running,
             excluded.max_attempts, excluded.max_lost, excluded.retry_delay, excluded.timeout, excluded.priority,
-            excluded.strict_order, excluded.config_hash);
+            excluded.strict_order, excluded.rowwise, excluded.config_hash);
 
     IF prune THEN
         WITH gone AS (
@@ -250,7 +260,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow._write_flow IS 'The writing half of apply_flow, which checks first';
 
--- The jobs that a flow changes, or whose datasets it changes.
+-- The jobs that a flow changes, or whose datasets it changes, and those that were created like one of them.
 CREATE OR REPLACE FUNCTION dataflow._touched_jobs(declared jsonb, prune boolean)
 RETURNS text[]
 LANGUAGE sql STABLE
@@ -258,13 +268,43 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     WITH changed AS MATERIALIZED (
         SELECT p.kind, p.name FROM dataflow.plan_flow(declared, prune) AS p WHERE p.action <> 'unchanged'
-    )
-    SELECT ARRAY(
-        SELECT c.name FROM changed AS c WHERE c.kind = 'job'
+    ),
+    touched AS MATERIALIZED (
+        SELECT c.name AS jobid FROM changed AS c WHERE c.kind = 'job'
         UNION
         SELECT i.jobid FROM changed AS c JOIN dataflow.job_input AS i ON i.datasetid = c.name WHERE c.kind = 'dataset'
         UNION
-        SELECT o.jobid FROM changed AS c JOIN dataflow.job_output AS o ON o.datasetid = c.name WHERE c.kind = 'dataset')
+        SELECT o.jobid FROM changed AS c JOIN dataflow.job_output AS o ON o.datasetid = c.name WHERE c.kind = 'dataset'
+    )
+    SELECT ARRAY(
+        SELECT t.jobid FROM touched AS t
+        UNION
+        SELECT l.jobid FROM touched AS t JOIN dataflow.job_like AS l ON l.base = t.jobid)
+$$;
+
+-- Of these, the jobs of which a run may be ready now that was not before, or the other way round. Columns that no question looks at are
+-- named here: a new column makes a job's runs be judged again until it is added.
+CREATE OR REPLACE FUNCTION dataflow._jobs_to_judge(declared jsonb, prune boolean)
+RETURNS text[]
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH changed AS MATERIALIZED (
+        SELECT p.kind, p.name FROM dataflow.plan_flow(declared, prune) AS p
+        WHERE p.action IN ('created', 'retired') OR p.action = 'changed' AND NOT p.changed <@ CASE p.kind
+            WHEN 'job' THEN ARRAY['description', 'params', 'config_hash', 'priority', 'timeout', 'max_running', 'max_attempts', 'max_lost', 'retry_delay']
+            ELSE ARRAY['description'] END
+    ), touched AS MATERIALIZED (
+        SELECT c.name AS jobid FROM changed AS c WHERE c.kind = 'job'
+        UNION
+        SELECT i.jobid FROM changed AS c JOIN dataflow.job_input AS i ON i.datasetid = c.name WHERE c.kind = 'dataset'
+        UNION
+        SELECT o.jobid FROM changed AS c JOIN dataflow.job_output AS o ON o.datasetid = c.name WHERE c.kind = 'dataset'
+    )
+    SELECT ARRAY(
+        SELECT t.jobid FROM touched AS t
+        UNION
+        SELECT l.jobid FROM touched AS t JOIN dataflow.job_like AS l ON l.base = t.jobid)
 $$;
 
 CREATE OR REPLACE FUNCTION dataflow._used_datasets(jobids text[])
@@ -289,6 +329,7 @@ DECLARE
     is_alone boolean;
     oldest_open xid8;
     touched text[];
+    judged text[];
     used text[];
 BEGIN
     IF jsonb_typeof(declared -> 'name') IS DISTINCT FROM 'string' OR declared ->> 'name' = ''
@@ -299,6 +340,8 @@ BEGIN
     END IF;
     IF NOT dry_run THEN
         PERFORM dataflow._require_read_committed();
+        -- Also of what follows in this transaction: the code that the flow names.
+        PERFORM dataflow._say_source(declared ->> 'name', declared ->> 'file');
         PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.apply', 0));
         -- Who changes status from here on sees that a flow is being applied; who did so before is seen here.
         SELECT c.is_alone INTO is_alone FROM dataflow._company() AS c;
@@ -315,9 +358,11 @@ BEGIN
         END IF;
         -- No claim takes a run of these jobs until this transaction ends, and what was claimed before is seen.
         touched := dataflow._touched_jobs(declared, prune);
+        judged := dataflow._jobs_to_judge(declared, prune);
         PERFORM FROM dataflow.job AS j WHERE j.jobid = ANY (touched) ORDER BY j.jobid FOR UPDATE;
         used := dataflow._used_datasets(touched);
         PERFORM dataflow._write_flow(declared, prune);
+        PERFORM dataflow._write_likes(touched);
         -- A claim of a job that makes what a strict job reads brings runs into being that the strict job has to know of.
         PERFORM FROM dataflow.job AS j WHERE j.jobid IN (
             SELECT o.jobid FROM dataflow.job AS k JOIN dataflow.job_input AS i ON i.jobid = k.jobid JOIN dataflow.job_output AS o ON o.datasetid = i.datasetid
@@ -327,7 +372,7 @@ BEGIN
             ERRCODE = 'DF400', HINT = 'check the file with `dataflowctl apply --check`';
     END;
     IF NOT is_alone THEN
-        -- Chunks of transactions that are open now: neither they nor rebuild_work() can judge their runs.
+        -- Chunks of transactions that are open now: neither they nor _rebuild_queue() can judge their runs.
         INSERT INTO dataflow.recheck (datasetid, since)
         SELECT d, oldest_open FROM unnest(used) AS d
         UNION
@@ -336,10 +381,10 @@ BEGIN
         INSERT INTO dataflow.recheck (jobid, dataid)
         SELECT w.jobid, w.dataid FROM dataflow.work AS w WHERE w.jobid = ANY (touched);
     END IF;
-    PERFORM dataflow.rebuild_work();
+    PERFORM dataflow._rebuild_queue(judged);
 END $$;
 COMMENT ON FUNCTION dataflow.apply_flow IS
     'Upserts what a flow declares and, with prune, retires what it no longer does; returns the changes. dry_run writes nothing';
 
 REVOKE EXECUTE ON FUNCTION dataflow._differing_keys, dataflow._job_document, dataflow.plan_flow, dataflow.flow_conflicts,
-    dataflow._write_flow, dataflow._touched_jobs, dataflow._used_datasets, dataflow.apply_flow FROM PUBLIC;
+    dataflow._write_flow, dataflow._touched_jobs, dataflow._jobs_to_judge, dataflow._used_datasets, dataflow.apply_flow FROM PUBLIC;

@@ -24,8 +24,7 @@ DECLARE
 BEGIN
     -- A daemon of this name that may still be alive keeps it. A dead one's attempts are rescued by expire_daemon.
     SELECT d.* INTO other FROM dataflow.daemon d WHERE d.daemon = register_daemon.daemon FOR UPDATE;
-    IF FOUND AND other.stopped IS NULL AND other.lease_until > clock_timestamp() AND EXISTS (
-        SELECT FROM pg_stat_activity a WHERE a.pid = other.session_pid AND a.datname = current_database()) THEN
+    IF FOUND AND other.stopped IS NULL AND other.lease_until > clock_timestamp() AND dataflow._has_session(other.session_pid) THEN
         RAISE EXCEPTION 'a daemon named % runs already, on % with pid %', daemon, other.hostname, other.pid USING ERRCODE = 'DF409',
             HINT = 'stop it, or give this one another name';
     END IF;
@@ -34,7 +33,7 @@ BEGIN
         register_daemon.environment, register_daemon.version, register_daemon.lease, clock_timestamp() + register_daemon.lease)
     ON CONFLICT (daemon) DO UPDATE SET
         incarnation = gen_random_uuid(), hostname = excluded.hostname, pid = excluded.pid, session_pid = excluded.session_pid,
-        environment = excluded.environment, version = excluded.version, jobs = NULL, started = now(), lease = excluded.lease,
+        environment = excluded.environment, version = excluded.version, jobs = NULL, unserved = '{}', started = now(), lease = excluded.lease,
         lease_until = excluded.lease_until, stopped = NULL
     RETURNING d.incarnation INTO born;
     INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'STARTED', format('%s on %s, pid %s', daemon, hostname, pid));
@@ -43,17 +42,24 @@ END $$;
 COMMENT ON FUNCTION dataflow.register_daemon(text, text, integer, interval, text, text) IS
     'Announces a daemon and starts its lease; returns the incarnation that its claims must name';
 
-CREATE OR REPLACE FUNCTION dataflow.serve_jobs(daemon text, incarnation uuid, jobs text[]) RETURNS boolean
+CREATE OR REPLACE FUNCTION dataflow.serve_jobs(daemon text, incarnation uuid, jobs text[], unserved jsonb) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    UPDATE dataflow.daemon d SET jobs = serve_jobs.jobs WHERE d.daemon = serve_jobs.daemon AND d.incarnation = serve_jobs.incarnation;
+    UPDATE dataflow.daemon d SET jobs = serve_jobs.jobs, unserved = coalesce(serve_jobs.unserved, '{}')
+        WHERE d.daemon = serve_jobs.daemon AND d.incarnation = serve_jobs.incarnation;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION dataflow.serve_jobs(text, uuid, text[]) IS
-    'Says which jobs a daemon can run: those whose flow files its host has. NULL: any. False: there is no such incarnation';
+COMMENT ON FUNCTION dataflow.serve_jobs(text, uuid, text[], jsonb) IS
+    'Says which jobs a daemon can run: those whose flow files its host has. NULL: any. unserved: those of its flow files that it cannot run, each with the reason, which why() tells. False: there is no such incarnation';
+
+CREATE OR REPLACE FUNCTION dataflow.serve_jobs(daemon text, incarnation uuid, jobs text[]) RETURNS boolean
+LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT dataflow.serve_jobs(daemon, incarnation, jobs, '{}') $$;
+COMMENT ON FUNCTION dataflow.serve_jobs(text, uuid, text[]) IS 'serve_jobs() without reasons';
 
 CREATE OR REPLACE FUNCTION dataflow.renew_lease(daemon text, incarnation uuid) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER
@@ -147,7 +153,7 @@ BEGIN
     PERFORM FROM dataflow.daemon d WHERE d.stopped IS NULL ORDER BY d.daemon FOR UPDATE;
     PERFORM dataflow._claim_lock();
     IF EXISTS (SELECT FROM dataflow.daemon d JOIN pg_stat_activity a ON a.pid = d.session_pid
-        WHERE d.stopped IS NULL AND a.datname = current_database() AND a.application_name = 'dataflowd ' || d.daemon) THEN
+        WHERE d.stopped IS NULL AND a.datname = current_database() AND a.application_name = dataflow._session_name(d.daemon)) THEN
         RAISE EXCEPTION 'a daemon works on this database' USING ERRCODE = 'DF409', HINT = 'call it after the restore, before the first daemon starts';
     END IF;
     last := setval(pg_get_serial_sequence('dataflow.attempt', 'attempt'), coalesce((SELECT max(a.attempt) FROM dataflow.attempt a), 0) + passed_over);
@@ -167,9 +173,15 @@ CREATE OR REPLACE FUNCTION dataflow._mark(jobid text) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT coalesce(current_setting('dataflow.mark_' || md5(jobid), true), '') $$;
 
--- Free places for each job that has work, now: the smallest of its own, this daemon's and the global limit.
+-- Without the jobs that are scarce of places; dropped in the transaction that replaces all who called them.
+DROP FUNCTION IF EXISTS dataflow._shares(text, text, integer, boolean);
+DROP FUNCTION IF EXISTS dataflow._look(text, text, integer, boolean);
+DROP FUNCTION IF EXISTS dataflow._next_work(text, text, integer);
+
+-- Free places for each job that has work, now: the smallest of its own, this daemon's and the global limit. Of the `scarce` jobs
+-- together no more than `room` are taken: the host has no place for more, and another daemon may have one.
 CREATE OR REPLACE FUNCTION dataflow._shares(
-    daemon text, environment text, want integer, from_start boolean, OUT jobid text, OUT share integer
+    daemon text, environment text, want integer, from_start boolean, scarce text[], room integer, OUT jobid text, OUT share integer
 ) RETURNS SETOF record
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -188,7 +200,9 @@ AS $$
 DECLARE
     -- Claims are serialised, so every attempt below the oldest that runs has ended for good.
     oldest bigint := coalesce(nullif(current_setting('dataflow.oldest_running', true), ''), '0')::bigint;
-    served text[] := (SELECT d.jobs FROM dataflow.daemon d WHERE d.daemon = _shares.daemon);
+    served text[] := (SELECT CASE WHEN d.is_outside THEN d.jobs ELSE d.jobs || ARRAY(SELECT l.jobid::text FROM dataflow.job_like l WHERE l.base = ANY (d.jobs)) END FROM dataflow.daemon d
+        WHERE d.daemon = _shares.daemon AND d.jobs IS NOT NULL);
+    outside boolean := (SELECT d.is_outside FROM dataflow.daemon d WHERE d.daemon = _shares.daemon);
     free integer;
     running jsonb;
 BEGIN
@@ -214,13 +228,20 @@ BEGIN
     RETURN QUERY
     WITH open AS MATERIALIZED (
         SELECT j.jobid, j.priority, coalesce((running ->> j.jobid)::int, 0) AS running,
-            least(free, coalesce(c.concurrency, j.max_running) - coalesce((running ->> j.jobid)::int, 0)) AS places
+            coalesce(l.base, j.jobid) = ANY (scarce) AS is_scarce,
+            least(free, coalesce(c.concurrency, j.max_running) - coalesce((running ->> j.jobid)::int, 0), CASE WHEN coalesce(l.base, j.jobid) = ANY (scarce) THEN room END) AS places
         FROM dataflow.job j
+        LEFT JOIN dataflow.job_like l ON l.jobid = j.jobid
         LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid
         WHERE j.retired IS NULL AND NOT coalesce(c.paused, false) AND (served IS NULL OR j.jobid = ANY (served))
+            AND (outside OR j.kind <> 'outside')
+            -- As bound_elsewhere() has it.
             AND NOT EXISTS (
                 SELECT FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid
                 WHERE o.jobid = j.jobid AND d.environment <> _shares.environment)
+            AND NOT EXISTS (
+                SELECT FROM dataflow.job_input i JOIN dataflow.dataset d ON d.datasetid = i.datasetid
+                WHERE i.jobid = j.jobid AND d.environment <> _shares.environment)
             -- The order of a strict job is known only when settle() has looked at all that changed.
             AND NOT (j.strict_order AND (
                 EXISTS (SELECT FROM dataflow.recheck r WHERE NOT r.is_judged AND r.jobid = j.jobid)
@@ -228,7 +249,7 @@ BEGIN
                 OR EXISTS (SELECT FROM dataflow.job_output o JOIN dataflow.recheck r ON r.datasetid = o.datasetid WHERE NOT r.is_judged AND o.jobid = j.jobid)))
     ), waiting AS (
         -- A job at its limit is not looked at; of the others only as many rows as they could get.
-        SELECT o.jobid, o.priority, o.running + w.position AS turn
+        SELECT o.jobid, o.priority, o.running + w.position AS turn, o.is_scarce
         FROM open o, LATERAL (
             SELECT row_number() OVER (ORDER BY q.sortkey) AS position
             FROM dataflow.work q
@@ -238,7 +259,11 @@ BEGIN
         WHERE o.places > 0
     ), chosen AS (
         -- Fair: of equal priority, who has the fewest running comes first, whatever waits behind it.
-        SELECT w.jobid FROM waiting w ORDER BY w.priority DESC, w.turn, w.jobid LIMIT free
+        SELECT p.jobid FROM (
+            SELECT w.*, row_number() OVER (PARTITION BY w.is_scarce ORDER BY w.priority DESC, w.turn, w.jobid) AS place FROM waiting w
+        ) AS p
+        WHERE NOT p.is_scarce OR p.place <= room
+        ORDER BY p.priority DESC, p.turn, p.jobid LIMIT free
     )
     SELECT c.jobid::text, count(*)::integer FROM chosen c GROUP BY c.jobid;
 END $$;
@@ -246,7 +271,9 @@ END $$;
 -- The next runs of the queue, locked. A look from the start of the queue finds what came in behind the marks (a retry, a
 -- resubmit, a late dataid). It is what every claim does while it is cheap. When dead entries make it dear, it takes a
 -- twentieth of the time, and the claims between start at the marks, unless they find too little there.
-CREATE OR REPLACE FUNCTION dataflow._next_work(daemon text, environment text, want integer, OUT jobids text[], OUT dataids text[])
+CREATE OR REPLACE FUNCTION dataflow._next_work(
+    daemon text, environment text, want integer, scarce text[], room integer, OUT jobids text[], OUT dataids text[]
+)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -261,19 +288,19 @@ DECLARE
     began timestamptz := clock_timestamp();
 BEGIN
     IF last_cost > cheap AND began < next_look THEN
-        SELECT n.jobids, n.dataids INTO jobids, dataids FROM dataflow._look(_next_work.daemon, _next_work.environment, want, false) AS n;
+        SELECT n.jobids, n.dataids INTO jobids, dataids FROM dataflow._look(_next_work.daemon, _next_work.environment, want, false, scarce, room) AS n;
         -- Nothing found is not bearable at any cost: nobody would look again before something else happens.
         IF cardinality(jobids) >= want OR (cardinality(jobids) > 0 AND last_cost > bearable) THEN
             RETURN;
         END IF;
     END IF;
-    SELECT n.jobids, n.dataids INTO jobids, dataids FROM dataflow._look(_next_work.daemon, _next_work.environment, want, true) AS n;
+    SELECT n.jobids, n.dataids INTO jobids, dataids FROM dataflow._look(_next_work.daemon, _next_work.environment, want, true, scarce, room) AS n;
     PERFORM set_config('dataflow.look_seconds', extract(epoch FROM clock_timestamp() - began)::text, false),
         set_config('dataflow.look_again', extract(epoch FROM clock_timestamp() + share_of_looks * (clock_timestamp() - began))::text, false);
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow._look(
-    daemon text, environment text, want integer, from_start boolean, OUT jobids text[], OUT dataids text[]
+    daemon text, environment text, want integer, from_start boolean, scarce text[], room integer, OUT jobids text[], OUT dataids text[]
 )
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -292,7 +319,7 @@ AS $$
 BEGIN
     WITH taken AS MATERIALIZED (
         -- Rows that another transaction has locked are passed over; nobody waits inside the claim.
-        SELECT w.jobid, w.dataid, w.sortkey FROM dataflow._shares(_look.daemon, _look.environment, want, from_start) AS s,
+        SELECT w.jobid, w.dataid, w.sortkey FROM dataflow._shares(_look.daemon, _look.environment, want, from_start, scarce, room) AS s,
             LATERAL (
                 SELECT q.jobid, q.dataid, q.sortkey FROM dataflow.work q
                 WHERE q.jobid || '' = s.jobid AND q.not_before IS NULL AND q.sortkey >= CASE WHEN from_start THEN '' ELSE dataflow._mark(s.jobid) END
@@ -360,15 +387,15 @@ BEGIN
     ), guarded AS MATERIALIZED (
         -- A session's own lock does not keep the session out, and that of a daemon which lost its connection is gone; that the
         -- runner has ended, the daemon says with let_go. It stops it when its lease ends, at the latest.
-        SELECT j.*, CASE WHEN last.outcome = 'CANCELLED' AND NOT last.let_go AND EXISTS (
+        SELECT j.*, CASE WHEN last.outcome = 'CANCELLED' AND NOT last.let_go AND (last.lease_until > clock_timestamp() OR EXISTS (
                 SELECT FROM dataflow.daemon d WHERE d.daemon = last.daemon AND d.incarnation = last.incarnation
-                    AND (d.incarnation = _take.incarnation OR (d.stopped IS NULL AND d.lease_until > clock_timestamp()))) THEN false
+                    AND (d.incarnation = _take.incarnation OR (d.stopped IS NULL AND d.lease_until > clock_timestamp())))) THEN false
             ELSE pg_try_advisory_lock(dataflow._run_lock(j.jobid, j.dataid)) END AS mine,
             last.number, last.outcome, last.code, last.tries, last.lost
         FROM judged j
         -- not the one that the chunk names: a chunk may be deleted, its attempts stay
         LEFT JOIN LATERAL (
-            SELECT a.number, a.outcome, a.code, a.tries, a.lost, a.let_go, a.daemon, a.incarnation FROM dataflow.attempt a
+            SELECT a.number, a.outcome, a.code, a.tries, a.lost, a.let_go, a.daemon, a.incarnation, a.lease_until FROM dataflow.attempt a
             WHERE a.jobid = j.jobid AND a.dataid = j.dataid ORDER BY a.number DESC LIMIT 1
         ) AS last ON true
         WHERE j.reason IS NULL
@@ -395,7 +422,9 @@ BEGIN
         RETURNING a.attempt, a.token, a.jobid, a.dataid, a.number, a.tag, a.inputs, a.params
     ), locks AS (
         INSERT INTO dataflow.datastatus AS s (datasetid, dataid, locktype, jobid, run, status, attempt, version, sortkey)
-        SELECT o.datasetid, a.dataid, 'OUT', a.jobid, a.dataid, 'RUNNING', a.attempt, 0, dataflow._ordered(d.ordering, a.dataid)
+        SELECT o.datasetid, a.dataid, 'OUT', a.jobid, a.dataid, 'RUNNING', a.attempt,
+            coalesce((SELECT gone.version FROM dataflow.deleted_version gone WHERE gone.datasetid = o.datasetid AND gone.dataid = a.dataid), 0),
+            dataflow._ordered(d.ordering, a.dataid)
         FROM attempts a JOIN dataflow.job_output o ON o.jobid = a.jobid JOIN dataflow.dataset d ON d.datasetid = o.datasetid
         UNION ALL
         SELECT split_part(i.key, '/', 1), split_part(i.key, '/', 2), 'IN', a.jobid, a.dataid, 'RUNNING', a.attempt, i.value::int, ''
@@ -408,7 +437,7 @@ BEGIN
     FROM attempts a JOIN dataflow.job j ON j.jobid = a.jobid;
 END $$;
 
-CREATE OR REPLACE FUNCTION dataflow.claim(daemon text, incarnation uuid, want integer) RETURNS TABLE (
+CREATE OR REPLACE FUNCTION dataflow.claim_within(daemon text, incarnation uuid, want integer, scarce text[], room integer) RETURNS TABLE (
     attempt bigint,
     token uuid,
     jobid text,
@@ -448,12 +477,12 @@ BEGIN
     -- Before the claim lock: it may wait for a moment for a row of the queue.
     PERFORM dataflow.settle(settled_per_claim);
     PERFORM dataflow._claim_lock();
-    daemon_environment := dataflow._leased(claim.daemon, claim.incarnation);
+    daemon_environment := dataflow._leased(claim_within.daemon, claim_within.incarnation);
     UPDATE dataflow.work w SET not_before = NULL
     FROM (SELECT l.jobid, l.dataid FROM dataflow.work l WHERE l.not_before <= now() FOR UPDATE SKIP LOCKED) AS due
     WHERE w.jobid = due.jobid AND w.dataid = due.dataid;
 
-    SELECT n.jobids, n.dataids INTO jobids, dataids FROM dataflow._next_work(claim.daemon, daemon_environment, want) AS n;
+    SELECT n.jobids, n.dataids INTO jobids, dataids FROM dataflow._next_work(claim_within.daemon, daemon_environment, want, coalesce(scarce, '{}'), coalesce(room, 0)) AS n;
     IF jobids IS NULL THEN
         RETURN;
     END IF;
@@ -513,8 +542,25 @@ BEGIN
         RETURN;
     END IF;
 
-    RETURN QUERY SELECT * FROM dataflow._take(claim.daemon, claim.incarnation, jobids, dataids, false);
+    RETURN QUERY SELECT * FROM dataflow._take(claim_within.daemon, claim_within.incarnation, jobids, dataids, false);
 END $$;
+COMMENT ON FUNCTION dataflow.claim_within(text, uuid, integer, text[], integer) IS
+    'claim(), of the jobs that are named no more than `room` together: the daemon has no place for others';
+
+CREATE OR REPLACE FUNCTION dataflow.claim(daemon text, incarnation uuid, want integer) RETURNS TABLE (
+    attempt bigint,
+    token uuid,
+    jobid text,
+    dataid text,
+    number integer,
+    tag text,
+    inputs jsonb,
+    params jsonb,
+    timeout_seconds double precision
+)
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT * FROM dataflow.claim_within(daemon, incarnation, want, '{}', 0) $$;
 COMMENT ON FUNCTION dataflow.claim(text, uuid, integer) IS
     'Takes up to so many ready runs, within every limit, and returns their attempts. Only the session that registered the daemon may call it';
 
@@ -543,6 +589,8 @@ DECLARE
     daemon_environment text;
     stopper text;
     noes text;
+    unanswered jsonb;
+    taken bigint;
 BEGIN
     PERFORM dataflow._known_job(claim_run.of_job);
     PERFORM dataflow._checked_dataid(claim_run.of_dataid);
@@ -563,11 +611,13 @@ BEGIN
     PERFORM FROM dataflow.work w WHERE w.jobid = claim_run.of_job AND w.dataid = claim_run.of_dataid FOR UPDATE;
     PERFORM dataflow._claim_lock();
     daemon_environment := dataflow._leased(claim_run.daemon, claim_run.incarnation);
-    SELECT format('dataset %s belongs to environment %s, and this host works for %s', d.datasetid, d.environment, daemon_environment) INTO stopper
-        FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid
-        WHERE o.jobid = claim_run.of_job AND d.environment <> daemon_environment LIMIT 1;
+    stopper := dataflow.bound_elsewhere(claim_run.of_job, daemon_environment);
     IF stopper IS NOT NULL THEN
-        RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF409', HINT = 'run it on a host of that environment';
+        RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF412', HINT = 'run it on a host of that environment';
+    END IF;
+    IF EXISTS (SELECT FROM dataflow.job j JOIN dataflow.daemon d ON d.daemon = claim_run.daemon
+        WHERE j.jobid = claim_run.of_job AND j.kind = 'outside' AND NOT d.is_outside) THEN
+        RAISE EXCEPTION 'job % is executed outside: no daemon runs it', of_job USING ERRCODE = 'DF409', HINT = format('dataflowctl begin %s', of_job);
     END IF;
     IF EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = claim_run.of_job AND j.retired IS NOT NULL) THEN
         RAISE EXCEPTION 'job % is retired: its flow no longer declares it', of_job USING ERRCODE = 'DF409', HINT = 'dataflowctl apply a flow that declares it';
@@ -591,13 +641,19 @@ BEGIN
         IF stopper IS NOT NULL THEN
             RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait for it, or `dataflowctl cancel` it: what is being read is not rewritten, also by force';
         END IF;
-        SELECT string_agg(format('%s: %s', q.code, q.detail), '; ' ORDER BY q.number) INTO noes
+        SELECT string_agg(format('%s: %s', q.code, q.detail), '; ' ORDER BY q.number), jsonb_object_agg(q.code, q.detail) INTO noes, unanswered
             FROM dataflow.five_questions(claim_run.of_job, claim_run.of_dataid) AS q WHERE NOT q.answer;
-        INSERT INTO dataflow.event (kind, jobid, dataid, code, reason)
-        VALUES ('status', claim_run.of_job, claim_run.of_dataid, 'FORCED', coalesce(noes, 'every question was answered yes'));
     END IF;
     RETURN QUERY SELECT * FROM dataflow._take(
         claim_run.daemon, claim_run.incarnation, ARRAY[claim_run.of_job], ARRAY[claim_run.of_dataid], claim_run.forced);
+    IF forced THEN
+        SELECT a.attempt INTO taken FROM dataflow.attempt a WHERE a.jobid = claim_run.of_job AND a.dataid = claim_run.of_dataid AND a.ended IS NULL;
+        IF FOUND THEN
+            INSERT INTO dataflow.event (kind, jobid, dataid, attempt, code, reason)
+            VALUES ('status', claim_run.of_job, claim_run.of_dataid, taken, 'FORCED', coalesce(noes, 'every question was answered yes'));
+            INSERT INTO dataflow.evidence (attempt, told) VALUES (taken, jsonb_build_object('forced', coalesce(unanswered, '{}')));
+        END IF;
+    END IF;
 END $$;
 COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean) IS
     'Takes one run that a person has named, within every limit; nothing is returned if it may not run. forced: also if questions are answered no, which the attempt and the history keep, but not while its chunk is being read or written';

@@ -30,7 +30,11 @@ DECLARE
 BEGIN
     UPDATE dataflow.job j SET code_hash = told, config_hash = code_version.config_hash, modified = now()
         WHERE j.jobid = code_version.jobid AND (j.code_hash, j.config_hash) IS DISTINCT FROM (told, code_version.config_hash);
-    RETURN FOUND;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM dataflow._tell_likes(code_version.jobid);
+    RETURN true;
 END $$;
 COMMENT ON FUNCTION dataflow.code_version(text, text, text) IS 'As daemons of release 0.1 say it: without the parts';
 

@@ -12,6 +12,14 @@ BEGIN
     IF NEW.scope = 'global' AND NEW.concurrency IS NULL THEN
         RAISE EXCEPTION 'the global concurrency cannot be NULL' USING ERRCODE = 'DF400', HINT = 'it is 0 or more; 0 starts nothing';
     END IF;
+    IF NEW.runners < 1 OR NEW.slots < 1 THEN
+        RAISE EXCEPTION '% of % cannot be %', CASE WHEN NEW.runners < 1 THEN 'runners' ELSE 'slots' END, NEW.scope, least(NEW.runners, NEW.slots)
+            USING ERRCODE = 'DF400', HINT = 'it is 1 or more; NULL leaves it to the settings of each host';
+    END IF;
+    IF NEW.scope LIKE 'job:%' AND (NEW.runners IS NOT NULL OR NEW.slots IS NOT NULL) THEN
+        RAISE EXCEPTION 'a job has no runners and slots of its own here: %', NEW.scope USING ERRCODE = 'DF400',
+            HINT = 'set them of global or daemon:<name>; `slots` of a job is declared in its flow';
+    END IF;
     IF NEW.scope <> 'global' AND NEW.scope !~ '^(job|daemon):[A-Za-z][A-Za-z0-9_.-]{0,62}$' THEN
         RAISE EXCEPTION 'there is no scope %', NEW.scope USING ERRCODE = 'DF404', HINT = 'scopes are global, job:<jobid> and daemon:<name>';
     END IF;
@@ -36,6 +44,8 @@ AS $$
 BEGIN
     INSERT INTO dataflow.event (kind, from_status, to_status, reason)
     SELECT 'control', o.concurrency::text, n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END
+        || CASE WHEN n.runners IS DISTINCT FROM o.runners THEN format(' (runners %s -> %s)', coalesce(o.runners::text, 'by host'), coalesce(n.runners::text, 'by host')) ELSE '' END
+        || CASE WHEN n.slots IS DISTINCT FROM o.slots THEN format(' (slots %s -> %s)', coalesce(o.slots::text, 'by host'), coalesce(n.slots::text, 'by host')) ELSE '' END
     FROM new_rows n LEFT JOIN old_rows o ON o.scope = n.scope;
     PERFORM pg_notify('dataflow', 'control');
     RETURN NULL;
@@ -66,6 +76,27 @@ AS $$
 $$;
 COMMENT ON FUNCTION dataflow.set_concurrency(text, integer) IS
     'Attempts at a time in a scope: global, job:<jobid> or daemon:<name>; effective at once. NULL takes a job''s or daemon''s own limit away';
+
+-- The row that is proposed has to be a valid one, also where it is there already.
+CREATE OR REPLACE FUNCTION dataflow.set_runners(scope text, runners integer) RETURNS void
+LANGUAGE sql
+AS $$
+    INSERT INTO dataflow.control (scope, concurrency, runners)
+    VALUES (set_runners.scope, (SELECT c.concurrency FROM dataflow.control c WHERE c.scope = set_runners.scope), set_runners.runners)
+    ON CONFLICT (scope) DO UPDATE SET runners = excluded.runners
+$$;
+COMMENT ON FUNCTION dataflow.set_runners(text, integer) IS
+    'Spark applications of each daemon in a scope: global or daemon:<name>; effective at once. NULL leaves it to the settings of each host';
+
+CREATE OR REPLACE FUNCTION dataflow.set_slots(scope text, slots integer) RETURNS void
+LANGUAGE sql
+AS $$
+    INSERT INTO dataflow.control (scope, concurrency, slots)
+    VALUES (set_slots.scope, (SELECT c.concurrency FROM dataflow.control c WHERE c.scope = set_slots.scope), set_slots.slots)
+    ON CONFLICT (scope) DO UPDATE SET slots = excluded.slots
+$$;
+COMMENT ON FUNCTION dataflow.set_slots(text, integer) IS
+    'Chunks side by side in one Spark application, in a scope: global or daemon:<name>; for applications that start from now on. NULL leaves it to the settings of each host';
 
 CREATE OR REPLACE FUNCTION dataflow.pause(scope text DEFAULT 'global', paused boolean DEFAULT true) RETURNS void
 LANGUAGE sql

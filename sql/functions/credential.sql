@@ -83,27 +83,6 @@ END $$;
 COMMENT ON FUNCTION dataflow.seal(text, text, text) IS
     'Stores a sealed password of a dataset. False: it is no longer the one that it was to replace';
 
--- One event for each changed column: which (code), from what, to what. Who and when every event tells.
-CREATE OR REPLACE FUNCTION dataflow._connection_changed() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    INSERT INTO dataflow.event (kind, datasetid, code, from_status, to_status)
-    SELECT 'dataset', new.datasetid, c.name, c.was, c.is_now
-    FROM (VALUES ('format', old.format, new.format), ('location', old.location, new.location),
-        ('hostname', old.hostname, new.hostname), ('port', old.port::text, new.port::text),
-        ('database', old.database, new.database), ('username', old.username, new.username)) AS c (name, was, is_now)
-    WHERE c.was IS DISTINCT FROM c.is_now;
-    RETURN NULL;
-END $$;
-
-CREATE OR REPLACE TRIGGER connection_changed AFTER UPDATE ON dataflow.dataset FOR EACH ROW
-    WHEN ((old.format, old.location, old.hostname, old.port, old.database, old.username)
-        IS DISTINCT FROM (new.format, new.location, new.hostname, new.port, new.database, new.username))
-    EXECUTE FUNCTION dataflow._connection_changed();
-
 CREATE OR REPLACE VIEW dataflow.keys AS
 SELECT k.keyid, k.suite, k.created, k.retired, count(d.datasetid) AS datasets,
     k.retired IS NULL AND k.created >= ALL (SELECT o.created FROM dataflow.key o WHERE o.retired IS NULL) AS is_current

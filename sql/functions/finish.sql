@@ -1,4 +1,4 @@
--- How an attempt ends: finish by its own daemon, rescue by another, cancel by a person.
+-- How an attempt ends: finish by its own daemon, rescue by another, cancel by a person. For those without a daemon see outside.sql.
 
 -- One element a result: {"attempt", "token", "outcome": "DONE" | "FAILED" | "RETURNED", "code", "error", "started",
 -- "retry": false to fail for good, true to be tried again in any case, "retry_after": seconds, "code_hash", "config_hash", "usage": {},
@@ -6,7 +6,8 @@
 -- "checks": [{"dataset", "name", "severity", "passed", "observed", "expected"}],
 -- "nodes": [{"node", "parent", "items", "successes", "failures", "seconds"}],
 -- "quarantine": [{"item", "code", "reason", "details"}],
--- "applied": true when the attempt was given the resolved records of its run}
+-- "applied": true when the attempt was given the resolved records of its run; "replayed": true when it has run these alone,
+-- "found": {} what the host found before the job's code began, which is kept as evidence}
 CREATE OR REPLACE FUNCTION dataflow.finish(results jsonb) RETURNS TABLE (attempt bigint, verdict text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -72,6 +73,12 @@ BEGIN
             code_hash = r.code_hash,
             config_hash = r.config_hash,
             usage = coalesce(r.usage, '{}'),
+            -- What only the host can see it has seen: before the job's code began, such a code is its answer to that question.
+            answers = CASE WHEN r.outcome = 'FAILED' AND coalesce(a.started, r.started) IS NULL AND r.code IN ('WRONG_DATA', 'INVALID_PATH', 'NOT_VALIDATED', 'LOCKED')
+                THEN a.answers || jsonb_build_object(
+                    CASE r.code WHEN 'WRONG_DATA' THEN 'right_data' WHEN 'INVALID_PATH' THEN 'right_place' WHEN 'NOT_VALIDATED' THEN 'validated' ELSE 'safe' END, false,
+                    'refused', jsonb_build_object('code', r.code, 'detail', left(split_part(r.error, E'\n', 1), 2000)))
+                ELSE a.answers END,
             retry_at = CASE WHEN r.outcome = 'FAILED' AND coalesce(r.retry, a.tries < j.max_attempts)
                 -- doubles with each try, spread by a fifth so that what failed together does not return together
                 THEN now() + coalesce(make_interval(secs => r.retry_after), j.retry_delay * (2 ^ least(a.tries - 1, 20)) * (0.9 + random() * 0.2)) END
@@ -89,6 +96,13 @@ BEGIN
         PERFORM dataflow._publish(results, accepted);
         IF EXISTS (SELECT FROM jsonb_array_elements(results) AS r WHERE r ?| ARRAY['checks', 'nodes', 'quarantine', 'applied']) THEN
             PERFORM dataflow._record_details(results, accepted);
+        END IF;
+        IF EXISTS (SELECT FROM jsonb_array_elements(results) AS r WHERE r ? 'found') THEN
+            PERFORM dataflow._record_found(results, accepted);
+            PERFORM dataflow._note_first_use(results, accepted);
+        END IF;
+        IF EXISTS (SELECT FROM jsonb_array_elements(results) AS r WHERE r ? 'judged') THEN
+            PERFORM dataflow._note_judged(results, accepted);
         END IF;
     END IF;
 
@@ -183,16 +197,19 @@ BEGIN
     WHERE r.attempt = ANY (accepted)
     ON CONFLICT DO NOTHING;
 
-    INSERT INTO dataflow.node_stat (attempt, node, parent, ordinal, items, successes, failures, seconds)
-    SELECT r.attempt, n.value ->> 'node', n.value ->> 'parent', n.ordinality, coalesce((n.value ->> 'items')::bigint, 0), coalesce((n.value ->> 'successes')::bigint, 0),
+    INSERT INTO dataflow.node_stat (attempt, node, parent, sources, ordinal, items, successes, failures, seconds)
+    SELECT r.attempt, n.value ->> 'node', n.value ->> 'parent', dataflow._node_sources(n.value -> 'sources'), n.ordinality, coalesce((n.value ->> 'items')::bigint, 0), coalesce((n.value ->> 'successes')::bigint, 0),
         coalesce((n.value ->> 'failures')::bigint, 0), coalesce((n.value ->> 'seconds')::double precision, 0)
     FROM jsonb_to_recordset(results) AS r (attempt bigint, nodes jsonb), jsonb_array_elements(r.nodes) WITH ORDINALITY AS n
     WHERE r.attempt = ANY (accepted)
     ON CONFLICT DO NOTHING;
 
-    -- A rerun replaces the open records of its run and keeps what a person has resolved.
+    -- A rerun replaces the open records of its run and keeps what a person has resolved. One that has only added rows has met no other record.
     DELETE FROM dataflow.quarantine q USING dataflow.attempt a
-    WHERE a.attempt = ANY (accepted) AND a.outcome = 'DONE' AND q.jobid = a.jobid AND q.dataid = a.dataid AND NOT q.is_resolved;
+    WHERE a.attempt = ANY (accepted) AND a.outcome = 'DONE' AND q.jobid = a.jobid AND q.dataid = a.dataid AND NOT q.is_resolved
+        AND NOT EXISTS (SELECT FROM jsonb_to_recordset(results) AS r (attempt bigint, replayed boolean) WHERE r.attempt = a.attempt AND r.replayed);
+    DELETE FROM dataflow.row_replay r USING dataflow.attempt a
+    WHERE a.attempt = ANY (accepted) AND a.outcome = 'DONE' AND r.jobid = a.jobid AND r.dataid = a.dataid AND r.asked <= a.claimed;
     INSERT INTO dataflow.quarantine AS k (jobid, dataid, itemid, attempt, code, reason, details)
     SELECT a.jobid, a.dataid, q.item, a.attempt, coalesce(q.code, 'BAD_RECORD'), coalesce(q.reason, ''), coalesce(q.details, '{}')
     FROM jsonb_to_recordset(results) AS r (attempt bigint, quarantine jsonb)
@@ -202,10 +219,10 @@ BEGIN
     -- What was repaired and is bad again, or has come again as another record, waits for a person once more, who finds what was decided.
     ON CONFLICT (jobid, dataid, itemid) DO UPDATE SET attempt = excluded.attempt, code = excluded.code, reason = excluded.reason,
         details = excluded.details || jsonb_build_object('earlier', jsonb_build_object('record', k.details -> 'record', 'resolution', k.resolution,
-            'resolved_by', k.resolved_by, 'resolved', k.resolved)), created = excluded.created, is_resolved = false, resolved_by = NULL, resolved = NULL, resolution = NULL, applied = NULL;
+            'resolved_by', k.resolved_by, 'resolved', k.resolved)), created = excluded.created, is_resolved = false, resolved_by = NULL, resolved = NULL, resolution = NULL, applied = NULL, contained = false;
 
     -- The order is read after the claim: what was resolved before has been in it.
-    UPDATE dataflow.quarantine q SET applied = a.attempt
+    UPDATE dataflow.quarantine q SET applied = a.attempt, contained = false
     FROM jsonb_to_recordset(results) AS r (attempt bigint, applied boolean)
     JOIN dataflow.attempt a ON a.attempt = r.attempt AND a.outcome = 'DONE'
     WHERE r.applied AND r.attempt = ANY (accepted) AND q.jobid = a.jobid AND q.dataid = a.dataid AND q.is_resolved AND q.resolved <= a.claimed;
@@ -290,10 +307,18 @@ AS $$
 #variable_conflict use_column
 BEGIN
     UPDATE dataflow.attempt a SET ended = now(), outcome = 'LOST', code = 'LOST',
-        error = CASE WHEN EXISTS (SELECT FROM dataflow.daemon d WHERE d.daemon = a.daemon AND d.incarnation <> a.incarnation)
+        error = CASE WHEN a.lease_until IS NOT NULL THEN format('%s has neither ended it nor renewed its lease', a.daemon)
+            WHEN EXISTS (SELECT FROM dataflow.daemon d WHERE d.daemon = a.daemon AND d.incarnation <> a.incarnation)
             THEN format('daemon %s was restarted; what it ran is lost', a.daemon)
             ELSE format('daemon %s stopped answering; its lease has ended', a.daemon) END
-        WHERE a.attempt = ANY (_lose.lost) AND a.ended IS NULL;
+        -- Between the look and the lock a lease may have been renewed.
+        WHERE a.attempt = ANY (_lose.lost) AND a.ended IS NULL AND (a.lease_until IS NULL OR a.lease_until < clock_timestamp());
+    -- One that was restarted is not gone, and what executes runs outside is no daemon.
+    INSERT INTO dataflow.event (kind, to_status, reason)
+    SELECT 'daemon', 'GONE', format('%s: it left %s behind', a.daemon, dataflow._counted(count(*), 'attempt'))
+    FROM dataflow.attempt a WHERE a.attempt = ANY (_lose.lost) AND a.outcome = 'LOST' AND a.lease_until IS NULL
+        AND NOT EXISTS (SELECT FROM dataflow.daemon d WHERE d.daemon = a.daemon AND d.incarnation <> a.incarnation)
+    GROUP BY a.daemon;
     UPDATE dataflow.datastatus s SET modified = now(),
         status = CASE WHEN a.lost + 1 >= j.max_lost THEN 'FAILED' ELSE 'RESUBMIT' END,
         code = 'LOST',
@@ -325,11 +350,13 @@ BEGIN
     -- An expired lease alone is not enough: a session that still holds the run's lock is alive. An earlier incarnation
     -- has no lease.
     WITH live AS MATERIALIZED (
-        SELECT a.attempt, a.jobid, a.dataid, a.daemon, a.incarnation FROM dataflow.attempt a WHERE a.ended IS NULL AND a.attempt >= oldest
+        SELECT a.attempt, a.jobid, a.dataid, a.daemon, a.incarnation, a.lease_until FROM dataflow.attempt a WHERE a.ended IS NULL AND a.attempt >= oldest
     ), expired AS MATERIALIZED (
         SELECT l.attempt, l.jobid, l.dataid FROM live l
         LEFT JOIN dataflow.daemon d ON d.daemon = l.daemon AND d.incarnation = l.incarnation
-        WHERE d.daemon IS NULL OR d.stopped IS NOT NULL OR d.lease_until < clock_timestamp()
+        -- What was begun outside has no daemon, but a lease of its own.
+        WHERE CASE WHEN l.lease_until IS NOT NULL THEN l.lease_until < clock_timestamp()
+            ELSE d.daemon IS NULL OR d.stopped IS NOT NULL OR d.lease_until < clock_timestamp() END
     ), free AS MATERIALIZED (
         SELECT e.attempt, pg_try_advisory_xact_lock(dataflow._run_lock(e.jobid, e.dataid)) AS is_free FROM expired e
     )

@@ -154,6 +154,9 @@ BEGIN
             WHERE shifted IS NOT NULL;
     WHEN 'fixed' THEN
         RETURN NEXT mapping ->> 'dataid';
+    WHEN 'partitioning' THEN
+        RETURN QUERY SELECT b.dataid::text FROM dataflow.batch b
+            WHERE b.datasetid = _mapped_inputs.datasetid AND b.dataid = run AND b.partitioning = mapping ->> 'name';
     WHEN 'all' THEN
         IF run = coalesce(mapping ->> 'dataid', 'all') THEN
             RETURN QUERY SELECT jsonb_array_elements_text(mapping -> 'dataids') WHERE mapping ? 'dataids'
@@ -208,6 +211,9 @@ BEGIN
     WHEN 'offset' THEN
         RETURN QUERY SELECT shifted FROM dataflow._shifted(mapping ->> 'unit', dataid, -(mapping ->> 'by')::int) AS shifted
             WHERE shifted IS NOT NULL;
+    WHEN 'partitioning' THEN
+        RETURN QUERY SELECT b.dataid::text FROM dataflow.batch b
+            WHERE b.datasetid = _mapped_runs.datasetid AND b.dataid = _mapped_runs.dataid AND b.partitioning = mapping ->> 'name';
     WHEN 'fixed' THEN
         IF dataid = mapping ->> 'dataid' THEN
             -- Every known run: those that another input leads to.
@@ -312,6 +318,7 @@ BEGIN
         WHEN 'identity' THEN ARRAY['kind']
         WHEN 'offset' THEN ARRAY['kind', 'by', 'unit']
         WHEN 'fixed' THEN ARRAY['kind', 'dataid']
+        WHEN 'partitioning' THEN ARRAY['kind', 'name']
         WHEN 'all' THEN ARRAY['kind', 'dataid', 'dataids', 'partitioning']
         WHEN 'window' THEN CASE
             WHEN m ? 'size' THEN ARRAY['kind', 'size']
@@ -320,12 +327,14 @@ BEGIN
         END
     END;
     fault := CASE
-        WHEN known IS NULL THEN 'kind must be identity, offset, window, all or fixed'
+        WHEN known IS NULL THEN 'kind must be identity, offset, window, all, fixed or partitioning'
         WHEN EXISTS (SELECT FROM jsonb_object_keys(m) AS k WHERE k <> ALL (known)) THEN 'its keys may be ' || array_to_string(known, ', ')
         WHEN m ->> 'kind' = 'offset' AND NOT coalesce(
             jsonb_typeof(m -> 'by') = 'number' AND m ->> 'by' ~ '^-?[0-9]{1,6}$' AND m ->> 'unit' = ANY (units || 'number'::text), false)
             THEN 'offset needs a whole number "by" and a "unit": hour, day, week, month, year or number'
         WHEN m ->> 'kind' = 'fixed' AND m ->> 'dataid' IS NULL THEN 'fixed needs a "dataid"'
+        WHEN m ->> 'kind' = 'partitioning' AND NOT coalesce(m ->> 'name' ~ '^[A-Za-z][A-Za-z0-9_.-]{0,62}$', false)
+            THEN 'partitioning needs the "name" of one, such as size_5000'
         WHEN m ->> 'kind' = 'all' AND coalesce(jsonb_typeof(m -> 'dataids') = 'array', false) = (m ? 'partitioning')
             THEN 'all needs either "dataids", a list, or "partitioning"'
         WHEN m ->> 'kind' = 'all' AND m ? 'dataids' AND (jsonb_array_length(m -> 'dataids') = 0

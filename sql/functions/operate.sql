@@ -3,12 +3,13 @@
 
 CREATE OR REPLACE VIEW dataflow.daemons AS
 SELECT d.daemon::text, d.hostname, d.pid, d.environment, d.version, d.started, d.lease_until,
-    CASE WHEN d.stopped IS NOT NULL THEN 'STOPPED' WHEN d.lease_until < clock_timestamp() THEN 'LOST' WHEN d.jobs = '{}' THEN 'IDLE' ELSE 'ALIVE' END AS state,
+    CASE WHEN d.stopped IS NOT NULL THEN 'STOPPED' WHEN d.lease_until < clock_timestamp() THEN 'LOST' WHEN NOT dataflow._has_session(d.session_pid) THEN 'GONE'
+        WHEN d.jobs = '{}' THEN 'IDLE' ELSE 'ALIVE' END AS state,
     coalesce(live.attempts, 0) AS running, c.concurrency, coalesce(c.paused, false) AS paused, d.lease_until - d.lease AS heard
 FROM dataflow.daemon d
 LEFT JOIN dataflow.control c ON c.scope = 'daemon:' || d.daemon
 LEFT JOIN (SELECT a.daemon, count(*) AS attempts FROM dataflow.attempt a WHERE a.ended IS NULL GROUP BY a.daemon) AS live ON live.daemon = d.daemon;
-COMMENT ON VIEW dataflow.daemons IS 'Every daemon that was ever seen: ALIVE, IDLE (it starts nothing: it is stopping, or has no flow), LOST (its lease ended without a word) or STOPPED, and what it runs';
+COMMENT ON VIEW dataflow.daemons IS 'Every daemon that was ever seen: ALIVE, IDLE (it starts nothing: it is stopping, or has no flow), GONE (its session has ended: it was killed, or cannot reach the server; its runs are its own until the lease ends), LOST (its lease ended without a word) or STOPPED, and what it runs';
 
 CREATE OR REPLACE VIEW dataflow.limits AS
 WITH live AS MATERIALIZED (
@@ -16,13 +17,13 @@ WITH live AS MATERIALIZED (
 )
 SELECT l.scope, l.concurrency, l.paused, coalesce((
     SELECT sum(v.attempts) FROM live v
-    WHERE l.scope = 'global' OR l.scope = 'job:' || v.jobid OR l.scope = 'daemon:' || v.daemon), 0)::bigint AS running, l.declared_in
+    WHERE l.scope = 'global' OR l.scope = 'job:' || v.jobid OR l.scope = 'daemon:' || v.daemon), 0)::bigint AS running, l.declared_in, l.runners, l.slots
 FROM (
-    SELECT c.scope, coalesce(c.concurrency, j.max_running) AS concurrency, c.paused,
+    SELECT c.scope, coalesce(c.concurrency, j.max_running) AS concurrency, c.paused, c.runners, c.slots,
         CASE WHEN c.concurrency IS NULL AND j.max_running IS NOT NULL THEN 'flow' ELSE 'control' END AS declared_in
     FROM dataflow.control c LEFT JOIN dataflow.job j ON c.scope = 'job:' || j.jobid
     UNION ALL
-    SELECT 'job:' || j.jobid, j.max_running, false, 'flow' FROM dataflow.job j
+    SELECT 'job:' || j.jobid, j.max_running, false, NULL, NULL, 'flow' FROM dataflow.job j
     WHERE j.max_running IS NOT NULL AND j.retired IS NULL
         AND NOT EXISTS (SELECT FROM dataflow.control c WHERE c.scope = 'job:' || j.jobid)
 ) AS l;
@@ -45,7 +46,7 @@ AS $$
         SELECT c.datasetid, c.jobid, c.chunks FROM dataflow.chunk_count c JOIN dataflow.dataset d ON d.datasetid = c.datasetid AND d.retired IS NULL
         WHERE c.status = 'FAILED' AND (causes.jobid IS NULL OR c.jobid = causes.jobid)
     ), found AS MATERIALIZED (
-        SELECT c.datasetid, c.jobid, a.dataid::text, coalesce(s.code, 'FAILED') AS code, s.reason, s.modified, a.retry_at
+        SELECT c.datasetid, c.jobid, a.dataid::text, coalesce(s.code, a.code, 'FAILED') AS code, coalesce(s.reason, a.error) AS reason, s.modified, a.retry_at
         FROM counted c
         JOIN dataflow.attempt a ON a.jobid = c.jobid AND a.outcome IN ('FAILED', 'LOST', 'CANCELLED')
         CROSS JOIN LATERAL (
@@ -106,6 +107,7 @@ DECLARE
     limits record;
     alive bigint;
     queued numeric;
+    for_daemons numeric;
     held numeric;
     quarantined numeric;
     waits text;
@@ -124,8 +126,9 @@ BEGIN
             'failed', s.failed, 'resubmit', s.resubmit, 'held', s.held, 'quarantined', s.quarantined, 'oldest_waiting', s.oldest_queued,
             'forced', coalesce(f.runs, 0), 'waits_for_spark', coalesce(w.attempts, 0), 'per_hour', round(r.per_hour::numeric, 1), 'eta_seconds', CASE WHEN NOT (s.paused OR limits.paused) THEN round(((s.queued + s.running) * 3600 / nullif(r.per_hour, 0))::numeric) END, 'paused', s.paused)
             ORDER BY s.failed > 0 DESC, s.running > 0 DESC, s.queued > 0 DESC, s.jobid), '[]'),
-        coalesce(sum(s.queued), 0), coalesce(sum(s.quarantined), 0)
-    INTO jobs, queued, quarantined
+        coalesce(sum(s.queued), 0), coalesce(sum(s.queued) FILTER (WHERE s.jobid NOT IN (SELECT k.jobid FROM dataflow.job k WHERE k.kind = 'outside')), 0),
+        coalesce(sum(s.quarantined), 0)
+    INTO jobs, queued, for_daemons, quarantined
     FROM dataflow.status() AS s LEFT JOIN dataflow.rates() AS r ON r.jobid = s.jobid
     LEFT JOIN (SELECT v.jobid, count(DISTINCT v.dataid) AS runs FROM dataflow.forced v GROUP BY v.jobid) AS f ON f.jobid = s.jobid
     LEFT JOIN (
@@ -144,9 +147,9 @@ BEGIN
         WHERE c.status IN ('HOLD', 'PENDING') AND (overview.jobid IS NULL OR c.jobid = overview.jobid);
     SELECT coalesce(jsonb_agg(jsonb_build_object('code', h.code, 'count', h.count, 'detail', h.detail, 'remedy', h.remedy) ORDER BY h.place, h.count DESC, h.code), '[]')
     INTO hands FROM (
-        SELECT 1 AS place, 'NO_DAEMON' AS code, queued AS count, format('%s ready, and no daemon is there to start %s', CASE queued WHEN 1 THEN '1 run is' ELSE queued || ' runs are' END,
-            CASE queued WHEN 1 THEN 'it' ELSE 'them' END) AS detail, 'start dataflowd' AS remedy
-        WHERE queued > 0 AND alive = 0
+        SELECT 1 AS place, 'NO_DAEMON' AS code, for_daemons AS count, format('%s ready, and no daemon is there to start %s', CASE for_daemons WHEN 1 THEN '1 run is' ELSE for_daemons || ' runs are' END,
+            CASE for_daemons WHEN 1 THEN 'it' ELSE 'them' END) AS detail, 'start dataflowd' AS remedy
+        WHERE for_daemons > 0 AND alive = 0
         UNION ALL
         SELECT 2, 'NOT_SERVED', n.runs, format('%s of %s: no live daemon has the job', dataflow._counted(n.runs::bigint, 'ready run'), n.names),
             format('dataflowctl why %s', n.example)
@@ -156,7 +159,8 @@ BEGIN
             FROM jsonb_array_elements(jobs) AS j
             WHERE (j ->> 'waiting')::numeric > 0 AND NOT EXISTS (
                 SELECT FROM dataflow.daemons d JOIN dataflow.daemon x ON x.daemon = d.daemon
-                WHERE d.state = 'ALIVE' AND (x.jobs IS NULL OR j ->> 'jobid' = ANY (x.jobs)))
+                WHERE d.state = 'ALIVE' AND (x.jobs IS NULL OR dataflow._code_of(j ->> 'jobid') = ANY (x.jobs)))
+                AND NOT EXISTS (SELECT FROM dataflow.job k WHERE k.jobid = j ->> 'jobid' AND k.kind = 'outside')
         ) AS n WHERE alive > 0 AND n.runs > 0
         UNION ALL
         SELECT 2, 'PAUSED', queued, format('everything is paused; %s', waits), 'dataflowctl resume' WHERE limits.paused
@@ -165,18 +169,24 @@ BEGIN
         UNION ALL
         SELECT 3, 'LOST_DAEMON', (d ->> 'running')::numeric, format('daemon %s on %s was last heard of %s; %s its own',
             d ->> 'daemon', d ->> 'hostname', to_char((d ->> 'heard')::timestamptz, 'YYYY-MM-DD HH24:MI:SSOF'),
-            CASE d ->> 'running' WHEN '1' THEN '1 attempt is' ELSE (d ->> 'running') || ' attempts are' END),
-            CASE WHEN hanging.pid IS NOT NULL THEN format('its process hangs, and its session keeps others out: kill -KILL %s on %s, or as a superuser SELECT pg_terminate_backend(%s)',
-                    d ->> 'pid', d ->> 'hostname', hanging.pid)
+            CASE d ->> 'running' WHEN '1' THEN '1 attempt is' ELSE (d ->> 'running') || ' attempts are' END)
+            || CASE WHEN d ->> 'state' = 'GONE' THEN format(' until %s', to_char((d ->> 'lease_until')::timestamptz, 'HH24:MI:SS')) ELSE '' END,
+            CASE WHEN d ->> 'state' = 'GONE' THEN format('it was killed, or cannot reach the database: look after %s; a restart there takes them over at once, %s',
+                    d ->> 'hostname', CASE WHEN alive > 0 THEN 'another daemon does when its lease has ended' ELSE 'a daemon elsewhere does when the lease has ended' END)
+                WHEN hanging.session_pid IS NOT NULL THEN dataflow._hanging((d ->> 'pid')::integer, d ->> 'hostname', hanging.session_pid, CASE WHEN alive > 0 THEN hanging.ends END)
                 WHEN alive > 0 THEN format('another daemon takes them over; look after %s', d ->> 'hostname')
                 ELSE format('start dataflowd, which takes them over; look after %s', d ->> 'hostname') END
         FROM jsonb_array_elements(daemons) AS d
         LEFT JOIN LATERAL (
-            SELECT a.pid FROM dataflow.daemon x JOIN pg_stat_activity a ON a.pid = x.session_pid AND a.datname = current_database()
-                AND a.application_name = 'dataflowd ' || x.daemon
+            SELECT x.session_pid, x.lease_until + x.lease AS ends FROM dataflow.daemon x JOIN dataflow.daemon_session s ON s.daemon = x.daemon AND s.session_pid = x.session_pid
             WHERE x.daemon = d ->> 'daemon'
         ) AS hanging ON true
-        WHERE d ->> 'state' = 'LOST' AND (d ->> 'running')::int > 0
+        WHERE d ->> 'state' IN ('GONE', 'LOST') AND (d ->> 'running')::int > 0
+        UNION ALL
+        -- An earlier process of a daemon that was started again: its pid is not known any more.
+        SELECT 3, 'LOST_DAEMON', f.attempts, format('an earlier process of daemon %s keeps %s', f.daemon, dataflow._counted(f.attempts, 'run')),
+            dataflow._hanging(NULL, f.hostname, f.session_pid, NULL)
+        FROM dataflow.frozen_sessions() AS f WHERE NOT EXISTS (SELECT FROM dataflow.daemon x WHERE x.daemon = f.daemon AND x.session_pid = f.session_pid)
         UNION ALL
         SELECT 4, c ->> 'code', (c ->> 'runs')::numeric - (c ->> 'retrying')::numeric,
             CASE WHEN c ->> 'code' = 'NO_PRODUCER' THEN 'FAILED: ' || (c ->> 'reason') ELSE format('%s of %s FAILED: %s',
@@ -442,7 +452,8 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
-    SELECT format('waits for a Spark application: %1$s of %1$s in use%2$s', a.waits, ' (' || used.runs || ')')
+    SELECT CASE a.waits WHEN 0 THEN 'waits for its Spark application, which is starting'
+        ELSE format('waits for a Spark application: %1$s of %1$s in use%2$s', a.waits, ' (' || used.runs || ')') END
     FROM dataflow.attempt a
     CROSS JOIN LATERAL (
         SELECT string_agg(u.run, ', ' ORDER BY u.place) || CASE WHEN max(u.number) > 5 THEN format(' and %s more', max(u.number) - 5) ELSE '' END AS runs
@@ -488,7 +499,7 @@ DROP FUNCTION IF EXISTS dataflow.attempts(text, text);
 CREATE OR REPLACE FUNCTION dataflow.attempts(jobid text, dataid text) RETURNS TABLE (
     number integer, attempt bigint, status text, tries integer, lost integer, claimed timestamptz, started timestamptz, ended timestamptz,
     seconds double precision, daemon text, hostname text, code text, error text, retry_at timestamptz, forced boolean, tag text,
-    inputs jsonb, code_hash text, config_hash text, usage jsonb, checks jsonb, nodes jsonb, missing text[], forced_inputs text[], params jsonb
+    inputs jsonb, code_hash text, config_hash text, usage jsonb, checks jsonb, nodes jsonb, missing text[], forced_inputs text[], params jsonb, words text[]
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -503,9 +514,9 @@ BEGIN
         a.daemon::text, d.hostname, a.code, coalesce(a.error, dataflow._waits_for(a.attempt)), a.retry_at, a.forced, a.tag, a.inputs, a.code_hash, a.config_hash, a.usage,
         (SELECT coalesce(jsonb_agg(jsonb_build_object('datasetid', c.datasetid, 'name', c.name, 'severity', c.severity, 'passed', c.passed,
             'observed', c.observed, 'expected', c.expected) ORDER BY c.datasetid, c.name), '[]') FROM dataflow.check_result c WHERE c.attempt = a.attempt),
-        (SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'parent', n.parent, 'items', n.items, 'successes', n.successes, 'failures', n.failures,
+        (SELECT coalesce(jsonb_agg(jsonb_build_object('node', n.node, 'parent', n.parent, 'sources', n.sources, 'items', n.items, 'successes', n.successes, 'failures', n.failures,
             'seconds', n.seconds) ORDER BY n.ordinal, n.node), '[]') FROM dataflow.node_stat n WHERE n.attempt = a.attempt),
-        dataflow._not_given(a), dataflow._forced_inputs(a.inputs), a.params
+        dataflow._not_given(a), dataflow._forced_inputs(a.inputs), a.params, a.words
     FROM dataflow.attempt a LEFT JOIN dataflow.daemon d ON d.daemon = a.daemon
     WHERE a.jobid = attempts.jobid AND a.dataid = attempts.dataid ORDER BY a.number;
 END $$;
@@ -591,27 +602,36 @@ AS $$
     UNION ALL
     SELECT 8, 'Is a daemon there to run it?', n.code IS NULL, n.code, n.detail, n.remedy
     FROM (
-        SELECT max(s.environment) AS environment FROM dataflow.job_output o JOIN dataflow.dataset s ON s.datasetid = o.datasetid WHERE o.jobid = _obstacles.jobid
+        SELECT max(s.environment) AS environment, min(s.datasetid) AS dataset FROM (
+            SELECT o.datasetid FROM dataflow.job_output o WHERE o.jobid = _obstacles.jobid
+            UNION ALL
+            SELECT i.datasetid FROM dataflow.job_input i WHERE i.jobid = _obstacles.jobid
+        ) AS used
+        JOIN dataflow.dataset s ON s.datasetid = used.datasetid WHERE s.environment IS NOT NULL
     ) AS e
     CROSS JOIN LATERAL (
         SELECT count(*) AS alive, count(*) FILTER (WHERE x.is_here) AS here, count(*) FILTER (WHERE x.is_here AND x.serves) AS serving,
-            string_agg(x.name, ', ' ORDER BY x.name) FILTER (WHERE x.is_here) AS names,
+            string_agg(x.name || coalesce(': ' || x.reason, ''), ', ' ORDER BY x.name) FILTER (WHERE x.is_here) AS names,
+            bool_or(x.reason IS NOT NULL) AS has_reason,
             string_agg(x.name, ', ' ORDER BY x.name) FILTER (WHERE x.is_here AND x.serves AND x.is_free) AS fit
         FROM (
             SELECT format('%s on %s%s', a.daemon, a.hostname, CASE a.state WHEN 'IDLE' THEN ' (it starts nothing)' ELSE '' END) AS name,
                 a.environment = coalesce(e.environment, a.environment) AS is_here, NOT a.paused AND coalesce(a.concurrency, 1) > 0 AS is_free,
-                b.jobs IS NULL OR _obstacles.jobid = ANY (b.jobs) AS serves
+                b.jobs IS NULL OR dataflow._code_of(_obstacles.jobid) = ANY (b.jobs) AS serves, b.unserved ->> dataflow._code_of(_obstacles.jobid) AS reason
             FROM dataflow.daemons a JOIN dataflow.daemon b ON b.daemon = a.daemon WHERE a.state IN ('ALIVE', 'IDLE')
         ) AS x
     ) AS d
     CROSS JOIN LATERAL (
         SELECT k.* FROM (VALUES
-            (d.fit IS NOT NULL, NULL, d.fit, NULL),
+            (EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = _obstacles.jobid AND j.kind = 'outside'), 'OUTSIDE', 'something outside executes the job; it has not begun this run',
+                format('dataflowctl begin %s', _obstacles.jobid)),
+            (d.fit IS NOT NULL, NULL, d.fit || coalesce(format('; only hosts of environment %s: dataset %s belongs to it', e.environment, e.dataset), ''), NULL),
             (d.serving > 0, 'PAUSED', 'every daemon that has the job is paused, or its limit is 0', 'dataflowctl resume --daemon NAME'),
             (d.here > 0, 'NOT_SERVED', format('no live daemon has the job, or can run it; there is %s', d.names),
-                format('add its flow (%s) to the setting flows of a daemon whose engine fits, and reload that: dataflowctl doctor',
-                    (SELECT j.flow FROM dataflow.job j WHERE j.jobid = _obstacles.jobid))),
-            (d.alive > 0, 'WRONG_ENVIRONMENT', format('no daemon of environment %s is alive', e.environment), format('start dataflowd on a host of environment %s', e.environment)),
+                CASE WHEN d.has_reason THEN 'correct that on its host (dataflowctl doctor there says how), and reload the daemon'
+                ELSE format('add its flow (%s) to the setting flows of a daemon whose engine fits, and reload that: dataflowctl doctor',
+                    (SELECT j.flow FROM dataflow.job j WHERE j.jobid = dataflow._code_of(_obstacles.jobid))) END),
+            (d.alive > 0, 'WRONG_ENVIRONMENT', format('no daemon of environment %s is alive, and dataset %s belongs to it', e.environment, e.dataset), format('start dataflowd on a host of environment %s', e.environment)),
             (true, 'NO_DAEMON', 'no daemon is alive', 'start dataflowd')
         ) AS k (applies, code, detail, remedy) WHERE k.applies LIMIT 1
     ) AS n
@@ -659,6 +679,8 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE
+        WHEN d.calendar IS NULL AND d.ordering IN ('date', 'number') AND NOT dataflow._fits_ordering(d.ordering, _arrival.dataid)
+            THEN format('it cannot arrive: %s is no %s, and the ordering of dataset %s is %s', _arrival.dataid, d.ordering, _arrival.datasetid, d.ordering)
         WHEN d.calendar IS NULL THEN format('when it has arrived: dataflowctl ready %s %s', _arrival.datasetid, _arrival.dataid)
         WHEN p.due IS NULL THEN format('the calendar %s has no such period: it has %s ones', _arrival.datasetid, d.calendar)
         WHEN p.start < d.calendar_start THEN format('the calendar %s begins with %s; to have an earlier period all the same: dataflowctl ready %s %s',
@@ -697,6 +719,7 @@ DECLARE
     advice text;
     takes text;
     renewal text;
+    lacks text;
     waits text;
     place bigint;
     here constant text := format('%s %s', why.jobid, why.dataid);
@@ -726,7 +749,15 @@ BEGIN
         WHERE j.jobid = why.jobid AND c.code_hash = j.code_hash AND c.config_hash IS NOT DISTINCT FROM j.config_hash;
     takes := CASE WHEN old.because && ARRAY['CODE', 'CONFIGURATION'] THEN format('; dataflowctl accept %s --dataid %s takes it as it is', why.jobid, why.dataid) ELSE '' END;
     renewal := again || CASE WHEN old.because IS NULL THEN ' --status READY makes it again' ELSE ' --stale makes it again' || takes END;
-    waits := CASE WHEN run.state = 'RUNNING' AND host.state NOT IN ('LOST', 'STOPPED') THEN dataflow._waits_for(run.attempt) END;
+    -- Made by force: resubmitted it would wait for what was missing then and is missing still.
+    SELECT n INTO lacks FROM unnest(maker.missing) AS n WHERE run.state = 'READY' AND NOT EXISTS (
+        SELECT FROM dataflow.datastatus p WHERE p.datasetid = split_part(n, '/', 1) AND p.dataid = split_part(n, '/', 2) AND p.locktype = 'OUT' AND p.status = 'READY')
+        ORDER BY n LIMIT 1;
+    IF lacks IS NOT NULL THEN
+        renewal := format('dataflowctl force %s makes it again of what is there now; when %s is READY, %s%s makes it of all', here, lacks, again,
+            CASE WHEN old.because IS NULL THEN ' --status READY' ELSE ' --stale' END);
+    END IF;
+    waits := CASE WHEN run.state = 'RUNNING' AND host.state NOT IN ('GONE', 'LOST', 'STOPPED') THEN dataflow._waits_for(run.attempt) END;
     RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, CASE WHEN waits IS NULL THEN run.state ELSE 'WAITS_FOR_SPARK' END, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
             WHEN 'READY' THEN CASE WHEN maker.attempt IS NULL THEN format('version %s was registered by hand %s', run.version, to_char(run.since, stamp))
                 ELSE format('attempt %s on %s made version %s%s, finished %s, of %s', maker.number, maker.daemon, run.version,
@@ -738,8 +769,9 @@ BEGIN
                 || CASE WHEN kept.accepted_by IS NULL THEN '' ELSE format('; %s accepted it as it is with the code of now, %s: %s',
                     kept.accepted_by, to_char(kept.accepted, stamp), coalesce(kept.reason, 'no reason was given')) END
             WHEN 'RUNNING' THEN format('attempt %s %s %s (%s) since %s', run.number, CASE WHEN waits IS NULL THEN 'runs on' ELSE 'was claimed by' END, run.daemon,
-                    coalesce(run.hostname, 'an unknown host'), to_char(run.claimed, stamp)) || coalesce(', and ' || waits, '')
-                || CASE WHEN host.state IN ('LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, to_char(host.heard, stamp)) ELSE '' END
+                    coalesce(run.hostname, (SELECT 'its lease ends ' || to_char(a.lease_until, stamp) FROM dataflow.attempt a WHERE a.attempt = run.attempt), 'an unknown host'),
+                    to_char(run.claimed, stamp)) || coalesce(', and ' || waits, '')
+                || CASE WHEN host.state IN ('GONE', 'LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, to_char(host.heard, stamp)) ELSE '' END
             WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, to_char(run.ended, stamp)) ELSE 'set by hand ' || to_char(run.since, stamp) END,
                 CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.code ELSE 'BY_HAND' END,
                 coalesce(split_part(CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.error END, E'\n', 1), run.reason, 'no reason is known'))
@@ -754,8 +786,9 @@ BEGIN
             || coalesce(CASE run.state WHEN 'RUNNING' THEN ', with ' ELSE '; its next attempt gets ' END || given, ''),
         CASE run.state
             WHEN 'READY' THEN renewal
-            WHEN 'RUNNING' THEN CASE WHEN waits IS NOT NULL THEN 'wait until one is free; the daemon''s setting runners says how many there may be'
-                WHEN host.state NOT IN ('LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
+            WHEN 'RUNNING' THEN CASE WHEN waits LIKE '%is starting' THEN 'wait until it has started'
+                WHEN waits IS NOT NULL THEN 'wait until one is free; runners, in the table control or the daemon''s settings, says how many there may be'
+                WHEN host.state NOT IN ('GONE', 'LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
                 WHEN host.has_heirs THEN 'wait: another daemon takes it over' ELSE 'start dataflowd: it takes it over' END
             -- An attempt that ended before the job's code has no log; its error says what to do.
             WHEN 'FAILED' THEN concat_ws(', then ', coalesce(advice, format('dataflowctl logs %s', here)), again)
@@ -767,33 +800,35 @@ BEGIN
     FROM dataflow.required_inputs(why.jobid, why.dataid) AS i
     LEFT JOIN dataflow.job_output o ON o.datasetid = i.datasetid
     LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
-    WHERE s.status IS DISTINCT FROM 'READY' ORDER BY i.datasetid || '/' || i.dataid LIMIT 1;
+    WHERE coalesce(s.status NOT IN ('READY', 'HOLD', 'PENDING'), true) ORDER BY i.datasetid || '/' || i.dataid LIMIT 1;
     SELECT i.datasetid || ' ' || i.dataid INTO unvalidated FROM dataflow.required_inputs(why.jobid, why.dataid) AS i
     JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
     WHERE NOT s.validated ORDER BY 1 LIMIT 1;
     SELECT i.datasetid, i.dataid INTO held FROM dataflow.required_inputs(why.jobid, why.dataid) AS i
     JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
-    WHERE s.status IN ('HOLD', 'PENDING') ORDER BY 1, 2 LIMIT 1;
-    -- What only the host sees, the last attempt has seen.
-    RETURN QUERY SELECT q.number, q.question, CASE WHEN q.seen IS NULL THEN q.answer END, coalesce(q.code, q.seen),
-        CASE WHEN q.seen IS NULL THEN q.detail ELSE format('attempt %s found: %s', run.number, split_part(run.error, E'\n', 1)) END, CASE q.code
+    WHERE s.status IN ('HOLD', 'PENDING') ORDER BY i.datasetid || '/' || i.dataid LIMIT 1;
+    -- What only the host sees, the last attempt has seen: five_questions() says it of a run that waits for RESUBMIT. One that is retried may start.
+    RETURN QUERY SELECT q.number, q.question, q.answer AND q.seen IS NULL, coalesce(q.code, q.seen),
+        CASE WHEN q.seen IS NULL THEN q.detail ELSE format('attempt %s found: %s', run.number, split_part(run.error, E'\n', 1)) END, CASE CASE WHEN NOT q.is_of_host THEN q.code END
             WHEN 'DATA_NOT_READY' THEN CASE
-                WHEN missing.status IN ('HOLD', 'PENDING') THEN format('dataflowctl release --dataset %s --dataid %s', missing.datasetid, missing.dataid)
                 WHEN missing.jobid IS NOT NULL THEN format('dataflowctl why %s %s', missing.jobid, missing.dataid)
                 ELSE dataflow._arrival(missing.datasetid, missing.dataid) END
             WHEN 'WRONG_DATA' THEN 'use a dataid that every input''s mapping knows; for strict order see to the earlier run first'
             WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
             WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
-            WHEN 'LOCKED' THEN CASE WHEN is_retired THEN 'dataflowctl apply a flow that declares it' ELSE CASE run.state
+            WHEN 'LOCKED' THEN CASE WHEN is_retired THEN 'dataflowctl apply a flow that declares it'
+                WHEN starts_with(q.detail, format('%s/%s is ', held.datasetid, held.dataid)) THEN format('dataflowctl release --dataset %s --dataid %s', held.datasetid, held.dataid)
+                ELSE CASE run.state
                 WHEN 'READY' THEN CASE WHEN old.because IS NULL THEN 'nothing to do' ELSE renewal END
                 WHEN 'RUNNING' THEN format('wait, or dataflowctl cancel %s --dataid %s', why.jobid, why.dataid)
                 WHEN 'FAILED' THEN again
                 WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
-                ELSE CASE WHEN held.datasetid IS NOT NULL THEN format('dataflowctl release --dataset %s --dataid %s', held.datasetid, held.dataid) ELSE 'wait until it is free' END END END
-            ELSE CASE WHEN q.seen IS NOT NULL THEN coalesce(advice, again) END
+                ELSE 'wait until it is free' END END
+            ELSE CASE WHEN q.seen IS NOT NULL OR q.is_of_host THEN coalesce(advice, again) END
         END
     FROM (
-        SELECT f.*, CASE WHEN f.answer AND NOT began AND run.outcome = 'FAILED' AND run.state IN ('FAILED', 'RETRYING')
+        SELECT f.*, NOT f.answer AND starts_with(f.detail, format('attempt %s found: ', run.number)) AS is_of_host,
+            CASE WHEN f.answer AND NOT began AND run.outcome = 'FAILED' AND run.state = 'RETRYING'
             AND run.code = (ARRAY['DATA_NOT_READY', 'WRONG_DATA', 'INVALID_PATH', 'NOT_VALIDATED', 'LOCKED'])[f.number] THEN run.code END AS seen
         FROM dataflow.five_questions(why.jobid, why.dataid) AS f
     ) AS q ORDER BY q.number;
@@ -880,15 +915,19 @@ BEGIN
     WITH judged AS MATERIALIZED (
         SELECT e.* FROM dataflow._evaluate(array_fill(blockers.jobid, ARRAY[coalesce(cardinality(dataids), 0)]), coalesce(dataids, '{}')) AS e
         WHERE e.out_status IS NULL OR e.out_status NOT IN ('READY', 'RUNNING')
-    ), kept AS (
-        SELECT 'DATA_NOT_READY' AS code, i.datasetid || CASE WHEN o.jobid IS NULL THEN '' ELSE ' (made by ' || o.jobid || ')' END AS what, j.dataid, j.sortkey,
-            format('%s/%s %s', i.datasetid, i.dataid, coalesce('is ' || s.status || coalesce(' (' || s.code || ')', ''), 'is not there')) AS detail,
+    ), inputs AS MATERIALIZED (
+        SELECT CASE WHEN s.status IN ('HOLD', 'PENDING') THEN 'LOCKED' ELSE 'DATA_NOT_READY' END AS code,
+            i.datasetid || CASE WHEN o.jobid IS NULL THEN '' ELSE ' (made by ' || o.jobid || ')' END AS what, j.dataid, j.sortkey,
+            CASE WHEN s.status IN ('HOLD', 'PENDING') THEN format('%s/%s is %s', i.datasetid, i.dataid, concat_ws(': ', s.status, split_part(s.reason, E'\n', 1)))
+                ELSE format('%s/%s %s', i.datasetid, i.dataid, coalesce('is ' || s.status || coalesce(' (' || s.code || ')', ''), 'is not there')) END AS detail,
             CASE WHEN s.status IN ('HOLD', 'PENDING') THEN format('dataflowctl release --dataset %s --dataid %s', i.datasetid, i.dataid)
                 WHEN o.jobid IS NULL THEN dataflow._arrival(i.datasetid, i.dataid) ELSE format('dataflowctl why %s %s', o.jobid, i.dataid) END AS remedy
         FROM judged j CROSS JOIN LATERAL dataflow.required_inputs(j.jobid, j.dataid) AS i
         LEFT JOIN dataflow.job_output o ON o.datasetid = i.datasetid
         LEFT JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
-        WHERE j.not_ready IS NOT NULL AND s.status IS DISTINCT FROM 'READY'
+        WHERE coalesce(j.not_ready, j.locked) IS NOT NULL AND s.status IS DISTINCT FROM 'READY'
+    ), kept AS (
+        SELECT * FROM inputs
         UNION ALL
         SELECT n.code, n.what, j.dataid, j.sortkey, n.detail, format('dataflowctl why %s %s', j.jobid, j.dataid)
         FROM judged j
@@ -897,9 +936,10 @@ BEGIN
             ('WRONG_DATA', 'the dataid or its order', j.wrong_data), ('INVALID_PATH', 'a dataset''s place', j.invalid_path),
             ('NOT_VALIDATED', 'an input that nobody vouched for', j.not_validated),
             ('LOCKED', CASE j.out_status WHEN 'FAILED' THEN 'FAILED before: ' || coalesce(a.code, 'BY_HAND') WHEN 'HOLD' THEN 'held' WHEN 'PENDING' THEN 'held' ELSE 'a lock' END,
-                CASE WHEN j.not_ready IS NULL OR j.out_status IS NOT NULL THEN j.locked END)
+                j.locked)
         ) AS n (code, what, detail)
-        WHERE n.detail IS NOT NULL
+        -- An input that is held is told above, with its own remedy.
+        WHERE n.detail IS NOT NULL AND NOT EXISTS (SELECT FROM inputs i WHERE i.dataid = j.dataid AND i.code = n.code AND i.detail = n.detail)
     )
     SELECT k.code, k.what, count(DISTINCT k.dataid), (array_agg(k.dataid ORDER BY k.sortkey))[1], (array_agg(k.dataid ORDER BY k.sortkey DESC))[1],
         (array_agg(k.detail ORDER BY k.sortkey))[1], (array_agg(k.remedy ORDER BY k.sortkey))[1]
@@ -1171,12 +1211,12 @@ COMMENT ON FUNCTION dataflow.dataid_range(text) IS 'All dataids from A to B of '
 
 CREATE OR REPLACE VIEW dataflow.jobs AS
 SELECT j.jobid::text, j.flow, j.kind, j.description,
-    ARRAY(SELECT i.datasetid::text || CASE i.kind WHEN 'identity' THEN '' ELSE ' (' || i.kind || ')' END FROM dataflow.job_input i WHERE i.jobid = j.jobid ORDER BY i.datasetid) AS inputs,
+    ARRAY(SELECT i.datasetid::text || CASE i.kind WHEN 'identity' THEN '' WHEN 'partitioning' THEN format(' (%s)', i.mapping ->> 'name') ELSE ' (' || i.kind || ')' END FROM dataflow.job_input i WHERE i.jobid = j.jobid ORDER BY i.datasetid) AS inputs,
     ARRAY(SELECT o.datasetid::text FROM dataflow.job_output o WHERE o.jobid = j.jobid ORDER BY o.datasetid) AS outputs,
     coalesce(c.concurrency, j.max_running) AS max_running, j.max_attempts, extract(epoch FROM j.retry_delay)::double precision AS retry_delay_seconds,
     extract(epoch FROM j.timeout)::double precision AS timeout_seconds, j.priority, j.strict_order, coalesce(c.paused, false) AS paused,
-    j.params, j.code_hash, j.config_hash, j.created, j.modified, j.retired
-FROM dataflow.job j LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid;
+    j.params, j.code_hash, j.config_hash, j.created, j.modified, j.retired, l.base::text AS like_job
+FROM dataflow.job j LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid LEFT JOIN dataflow.job_like l ON l.jobid = j.jobid;
 COMMENT ON VIEW dataflow.jobs IS 'Every job with what it reads and writes and how it is run';
 
 CREATE OR REPLACE VIEW dataflow.datasets AS
@@ -1319,8 +1359,8 @@ BEGIN
     -- that was claimed at this moment is none of those that were chosen.
     WITH gone AS (
         DELETE FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen) AND a.ended IS NOT NULL
-            AND NOT (a.outcome = 'CANCELLED' AND NOT a.let_go AND EXISTS (
-                SELECT FROM dataflow.daemon d WHERE d.daemon = a.daemon AND d.incarnation = a.incarnation AND d.stopped IS NULL))
+            AND NOT (a.outcome = 'CANCELLED' AND NOT a.let_go AND (coalesce(a.lease_until > clock_timestamp(), false) OR EXISTS (
+                SELECT FROM dataflow.daemon d WHERE d.daemon = a.daemon AND d.incarnation = a.incarnation AND d.stopped IS NULL)))
         RETURNING a.attempt, a.jobid, a.dataid, a.claimed, a.ended, a.started, a.outcome
     )
     INSERT INTO dataflow.forgotten (attempt, datasetid, dataid, claimed, ended)
@@ -1437,7 +1477,11 @@ BEGIN
     IF dry_run THEN
         RETURN;
     END IF;
-    -- IN rows stay with the runs that are kept: they say which version these have used, and what is registered later is a newer one.
+    INSERT INTO dataflow.deleted_version AS v (datasetid, dataid, version)
+    SELECT s.datasetid, s.dataid, s.version FROM dataflow.datastatus s
+    WHERE s.datasetid = _withdraw.datasetid AND s.dataid = ANY (chosen) AND s.locktype = 'OUT' AND s.version > 0
+    ON CONFLICT (datasetid, dataid) DO UPDATE SET version = greatest(v.version, excluded.version);
+    -- IN rows stay with the runs that are kept: they say which version these have used.
     DELETE FROM dataflow.datastatus s WHERE s.datasetid = _withdraw.datasetid AND s.dataid = ANY (chosen) AND s.locktype = 'OUT';
 END $$;
 

@@ -23,7 +23,9 @@ BEGIN
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    RETURN dataflow._order(mine.jobid, mine.dataid, mine.inputs) || jsonb_build_object('forced', mine.forced);
+    RETURN dataflow._order(mine.jobid, mine.dataid, mine.inputs) || jsonb_build_object('forced', mine.forced)
+        || coalesce((SELECT jsonb_build_object('config_hash', j.config_hash) FROM dataflow.job_like l JOIN dataflow.job j ON j.jobid = l.jobid WHERE l.jobid = mine.jobid), '{}')
+        || coalesce((SELECT jsonb_build_object('replay', r) FROM dataflow._row_replay(work_order.attempt) AS r WHERE r IS NOT NULL), '{}');
 END $$;
 COMMENT ON FUNCTION dataflow.work_order(bigint, uuid) IS
     'All that a runner needs to know about an attempt''s inputs and outputs; NULL: the attempt is fenced, stop';
@@ -59,8 +61,8 @@ DECLARE
     sources jsonb;
     outputs jsonb;
 BEGIN
-    SELECT coalesce(jsonb_object_agg(c.datasetid, jsonb_build_object('dataset', c.dataset, 'chunks', c.chunks)), '{}') INTO sources FROM (
-        SELECT d.datasetid, dataflow._described(d) AS dataset, coalesce(jsonb_agg(jsonb_build_object(
+    SELECT coalesce(jsonb_object_agg(c.role, jsonb_build_object('dataset', c.dataset, 'chunks', c.chunks)), '{}') INTO sources FROM (
+        SELECT coalesce(i.role, d.datasetid) AS role, dataflow._described(d) || dataflow._called(i.role, d.datasetid) AS dataset, coalesce(jsonb_agg(jsonb_build_object(
             'dataid', k.dataid, 'version', k.version, 'location', coalesce(m.location, dataflow._chunk_location(d, k.dataid)),
             'files', m.files, 'rows', m.rows, 'validated', coalesce(s.validated, true),
             'batch', CASE WHEN b.bounds IS NOT NULL THEN jsonb_build_object('columns', to_jsonb(p.key_columns), 'bounds', b.bounds) END) ORDER BY s.sortkey, k.dataid)
@@ -76,15 +78,22 @@ BEGIN
         LEFT JOIN dataflow.batch b ON b.datasetid = d.datasetid AND b.dataid = k.dataid
         LEFT JOIN dataflow.partitioning p ON p.datasetid = b.datasetid AND p.partitioning = b.partitioning
         WHERE i.jobid = _order.jobid
-        GROUP BY d.datasetid
+        GROUP BY d.datasetid, i.role
     ) AS c;
-    SELECT coalesce(jsonb_object_agg(d.datasetid, jsonb_build_object('dataset', dataflow._described(d), 'location', dataflow._written_to(d))), '{}')
+    SELECT coalesce(jsonb_object_agg(coalesce(o.role, d.datasetid), jsonb_build_object('dataset', dataflow._described(d) || dataflow._called(o.role, d.datasetid),
+        'location', dataflow._written_to(d))), '{}')
     INTO outputs
     FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = _order.jobid;
     RETURN jsonb_build_object('inputs', sources, 'outputs', outputs, 'resolved', coalesce((
         SELECT jsonb_agg(jsonb_build_object('mark', q.details ->> 'mark', 'repaired', q.resolution -> 'repaired') ORDER BY q.itemid)
         FROM dataflow.quarantine q WHERE q.jobid = _order.jobid AND q.dataid = _order.dataid AND q.is_resolved AND q.details ? 'mark'), '[]'));
 END $$;
+
+-- Code that another job shares knows a dataset by that job's name for it; passwords and manifests go by its own.
+CREATE OR REPLACE FUNCTION dataflow._called(role text, datasetid text) RETURNS jsonb
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT CASE WHEN role IS NULL THEN '{}'::jsonb ELSE jsonb_build_object('name', role, 'stored_as', datasetid) END $$;
 
 -- Below which directory attempts write. A fixed path stands where their directories would.
 CREATE OR REPLACE FUNCTION dataflow._written_to(d dataflow.dataset) RETURNS text
@@ -105,21 +114,25 @@ BEGIN
     -- Neither a lock on the output nor the order of the runs matters to who writes nothing.
     -- A batch that waits on hold for its release is there to be tried; the hold of any other chunk may mean that it is wrong.
     SELECT tried.inputs, CASE
-            WHEN NOT tried.is_ready THEN 'DATA_NOT_READY' WHEN tried.is_unmapped THEN 'WRONG_DATA'
-            WHEN e.invalid_path IS NOT NULL THEN 'INVALID_PATH' WHEN e.not_validated IS NOT NULL THEN 'NOT_VALIDATED' END AS code,
-        coalesce(CASE WHEN NOT tried.is_ready THEN e.not_ready END, CASE WHEN tried.is_unmapped THEN e.wrong_data END, e.invalid_path, e.not_validated) AS detail
+            WHEN e.not_ready IS NOT NULL THEN 'DATA_NOT_READY' WHEN tried.is_unmapped THEN 'WRONG_DATA'
+            WHEN e.invalid_path IS NOT NULL THEN 'INVALID_PATH' WHEN e.not_validated IS NOT NULL THEN 'NOT_VALIDATED'
+            WHEN tried.held IS NOT NULL THEN 'LOCKED' END AS code,
+        coalesce(e.not_ready, CASE WHEN tried.is_unmapped THEN e.wrong_data END, e.invalid_path, e.not_validated, tried.held) AS detail,
+        tried.release
     INTO found
     FROM dataflow._evaluate(ARRAY[trial_order.jobid], ARRAY[trial_order.dataid]) AS e
     CROSS JOIN LATERAL (
         SELECT coalesce(bool_or(q.dataid IS NULL), true) AS is_unmapped,
-            coalesce(bool_and(coalesce(s.status = 'READY' OR b.dataid IS NOT NULL, false)) FILTER (WHERE q.dataid IS NOT NULL), true) AS is_ready,
+            min(format('%s/%s is %s', q.datasetid, q.dataid, concat_ws(': ', s.status, split_part(s.reason, E'\n', 1))))
+                FILTER (WHERE s.status IN ('HOLD', 'PENDING') AND b.dataid IS NULL) AS held,
+            min(format('dataflowctl release --dataset %s --dataid %s', q.datasetid, q.dataid)) FILTER (WHERE s.status IN ('HOLD', 'PENDING') AND b.dataid IS NULL) AS release,
             jsonb_object_agg(q.datasetid || '/' || q.dataid, s.version) FILTER (WHERE s.status IS NOT NULL) AS inputs
         FROM dataflow._inputs(trial_order.jobid, trial_order.dataid) AS q
         LEFT JOIN dataflow.datastatus s ON s.datasetid = q.datasetid AND s.dataid = q.dataid AND s.locktype = 'OUT'
         LEFT JOIN dataflow.batch b ON b.datasetid = s.datasetid AND b.dataid = s.dataid AND s.held_from = 'READY'
     ) AS tried;
     IF found.code IS NOT NULL THEN
-        RETURN jsonb_build_object('code', found.code, 'detail', found.detail, 'remedy', CASE WHEN found.code = 'DATA_NOT_READY' THEN (
+        RETURN jsonb_build_object('code', found.code, 'detail', found.detail, 'remedy', CASE WHEN found.code = 'LOCKED' THEN found.release WHEN found.code = 'DATA_NOT_READY' THEN (
             SELECT dataflow._arrival(q.datasetid, q.dataid)
             FROM dataflow._inputs(trial_order.jobid, trial_order.dataid) AS q
             WHERE q.dataid IS NOT NULL AND found.detail LIKE q.datasetid || '/' || q.dataid || ' is not there%'

@@ -58,8 +58,8 @@ BEGIN
     IF FOUND THEN
         PERFORM dataflow.quarantine_record(resolve.jobid, resolve.dataid, unknown);
     END IF;
-    UPDATE dataflow.quarantine q SET is_resolved = true, resolved = clock_timestamp(), resolved_by = session_user, applied = NULL,
-        resolution = resolve.resolution
+    UPDATE dataflow.quarantine q SET is_resolved = true, resolved = clock_timestamp(), resolved_by = session_user,
+        contained = q.contained OR q.applied IS NOT NULL, applied = NULL, resolution = resolve.resolution
         WHERE q.jobid = resolve.jobid AND q.dataid = resolve.dataid AND (itemids IS NULL OR q.itemid = ANY (itemids)) AND NOT q.is_resolved;
     GET DIAGNOSTICS done = ROW_COUNT;
     RETURN done;
@@ -169,8 +169,8 @@ BEGIN
     IF FOUND THEN
         PERFORM dataflow.quarantine_record(job, unknown.dataid, unknown.itemid);
     END IF;
-    UPDATE dataflow.quarantine q SET is_resolved = true, resolved = clock_timestamp(), resolved_by = session_user, applied = NULL,
-        resolution = coalesce(r.resolution, '{}')
+    UPDATE dataflow.quarantine q SET is_resolved = true, resolved = clock_timestamp(), resolved_by = session_user,
+        contained = q.contained OR q.applied IS NOT NULL, applied = NULL, resolution = coalesce(r.resolution, '{}')
     FROM jsonb_to_recordset(records) AS r (dataid text, itemid text, resolution jsonb)
     WHERE q.jobid = job AND q.dataid = r.dataid AND q.itemid = r.itemid AND q.resolution IS DISTINCT FROM coalesce(r.resolution, '{}');
     GET DIAGNOSTICS done = ROW_COUNT;
@@ -192,7 +192,7 @@ BEGIN
     PERFORM dataflow._known_job(job);
     chosen := ARRAY(
         SELECT DISTINCT q.dataid::text FROM dataflow.quarantine q
-        WHERE q.jobid = job AND CASE WHEN q.is_resolved THEN q.applied IS NULL ELSE with_open OR q.applied IS NOT NULL END
+        WHERE q.jobid = job AND CASE WHEN q.is_resolved THEN q.applied IS NULL ELSE with_open OR q.applied IS NOT NULL OR q.contained END
             AND (patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(q.dataid, p))));
     RETURN QUERY
     SELECT c.dataid, max(s.status), n.resolved, n.open

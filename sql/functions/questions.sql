@@ -63,12 +63,13 @@ BEGIN
         r.dataid,
         i.not_ready || CASE WHEN i.missing > 1 THEN format(' (and %s more)', i.missing - 1) ELSE '' END,
         CASE
-            WHEN i.chunks = 0 AND j.retired IS NULL THEN 'the job has no inputs'
+            -- Nothing that arrives asks for such a run: new_run() does, by a row of its outputs.
+            WHEN i.chunks = 0 AND j.retired IS NULL AND o.status IS NULL THEN 'the job has no inputs, and nobody has asked for this run'
             WHEN i.unmapped IS NOT NULL THEN format('%s has no input chunk for dataid %s: its mapping does not know such ids', i.unmapped, r.dataid)
             WHEN earlier.dataid IS NOT NULL THEN format('%s comes first: the job keeps strict order', earlier.dataid)
         END,
         j.invalid_path,
-        CASE WHEN i.unvalidated IS NOT NULL THEN format('%s has arrived, but is not validated', i.unvalidated) END,
+        i.unvalidated,
         CASE
             WHEN j.retired IS NOT NULL THEN 'the job is retired: its flow no longer declares it'
             WHEN j.outputs = 0 THEN 'the job has no outputs'
@@ -84,11 +85,12 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT
             count(*) AS chunks,
-            count(*) FILTER (WHERE s.status IS DISTINCT FROM 'READY' AND q.dataid IS NOT NULL) AS missing,
+            -- What a person holds is locked, whatever it was before: it is the fifth question, and released first.
+            count(*) FILTER (WHERE coalesce(s.status NOT IN ('READY', 'HOLD', 'PENDING'), true) AND q.dataid IS NOT NULL) AS missing,
             min(format('%s/%s %s', q.datasetid, q.dataid, coalesce('is ' || s.status, 'is not there')))
-                FILTER (WHERE s.status IS DISTINCT FROM 'READY' AND q.dataid IS NOT NULL) AS not_ready,
+                FILTER (WHERE coalesce(s.status NOT IN ('READY', 'HOLD', 'PENDING'), true) AND q.dataid IS NOT NULL) AS not_ready,
             min(q.datasetid) FILTER (WHERE q.dataid IS NULL) AS unmapped,
-            min(q.datasetid || '/' || q.dataid) FILTER (WHERE NOT s.validated) AS unvalidated,
+            min(concat_ws(': ', format('%s/%s has arrived, but is not validated', q.datasetid, q.dataid), split_part(s.reason, E'\n', 1))) FILTER (WHERE NOT s.validated) AS unvalidated,
             min(format('%s/%s is %s', q.datasetid, q.dataid, coalesce(s.status || ': ' || split_part(s.reason, E'\n', 1), s.status)))
                 FILTER (WHERE s.status IN ('HOLD', 'PENDING')) AS locked,
             jsonb_object_agg(q.datasetid || '/' || q.dataid, s.version) FILTER (WHERE s.status = 'READY') AS versions
@@ -152,16 +154,20 @@ BEGIN
     PERFORM dataflow._known_job(five_questions.jobid);
     PERFORM dataflow._checked_dataid(five_questions.dataid);
     RETURN QUERY
-    SELECT q.number, q.question, q.no IS NULL, CASE WHEN q.no IS NOT NULL THEN q.code END, coalesce(q.no, q.yes)
-    FROM dataflow._evaluate(ARRAY[five_questions.jobid], ARRAY[five_questions.dataid]) AS e,
-        LATERAL (VALUES
+    SELECT q.number, q.question, said.no IS NULL, CASE WHEN said.no IS NOT NULL THEN q.code END, coalesce(said.no, q.yes)
+    FROM dataflow._evaluate(ARRAY[five_questions.jobid], ARRAY[five_questions.dataid]) AS e
+    -- What only the host can see, the last attempt has seen. It stands while the run waits for RESUBMIT, which the claim is told by question 5.
+    LEFT JOIN LATERAL dataflow._refused(five_questions.jobid, five_questions.dataid, e.last_attempt) AS host ON e.out_status = 'FAILED' AND e.locked IS NOT NULL
+    CROSS JOIN LATERAL (VALUES
             (1, 'Is the data ready?', 'DATA_NOT_READY', e.not_ready, coalesce((
-                SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)), 'it has no inputs')),
+                SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)),
+                CASE WHEN e.locked IS NULL THEN 'it has no inputs' ELSE 'nothing is missing; see question 5' END)),
             (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'the mapping of every input knows this dataid'),
-            (3, 'Is it in the right place?', 'INVALID_PATH', e.invalid_path, 'every dataset says where its data is'),
+            (3, 'Is it in the right place?', 'INVALID_PATH', e.invalid_path, dataflow._places_of(five_questions.jobid, five_questions.dataid)),
             (4, 'Has it been validated?', 'NOT_VALIDATED', e.not_validated, 'every input is validated'),
             (5, 'Is it safe to access?', 'LOCKED', e.locked, 'no input and no output is locked')
-        ) AS q (number, question, code, no, yes);
+        ) AS q (number, question, code, no, yes)
+    CROSS JOIN LATERAL (SELECT coalesce(q.no, CASE WHEN host.code = q.code THEN host.detail END) AS no) AS said;
 END $$;
 COMMENT ON FUNCTION dataflow.five_questions(text, text) IS
     'May this job run on this dataid now? One row a question; the claim obeys the same answers. SELECT * FROM dataflow.five_questions(''clean_orders'', ''2026-01-01'')';

@@ -32,16 +32,19 @@ AS $$
         THEN rtrim(d.location, '/') || '/dataid=' || dataid ELSE replace(d.location, '{dataid}', dataid) END
 $$;
 
--- For whoever reads a whole dataset from outside: one statement sees one moment, and gc keeps what it named for gc_retention.
+-- For whoever reads a whole dataset from outside: one statement sees one moment, and gc keeps what it named for gc_retention. A chunk that
+-- is being made again, or whose next version failed, is what it was; an operator's hand takes it away.
 CREATE OR REPLACE VIEW dataflow.published AS
-SELECT s.datasetid::text, s.dataid::text, s.version, d.format, coalesce(m.location, dataflow._chunk_location(d, s.dataid)) AS location,
-    m.rows, m.bytes, m.columns, m.published
+SELECT s.datasetid::text, s.dataid::text, coalesce(m.version, s.version) AS version, d.format, coalesce(m.location, dataflow._chunk_location(d, s.dataid)) AS location,
+    m.rows, m.bytes, m.columns, m.published, s.status
 FROM dataflow.datastatus s
 JOIN dataflow.dataset d ON d.datasetid = s.datasetid
 LEFT JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
-WHERE s.locktype = 'OUT' AND s.status = 'READY';
+WHERE s.locktype = 'OUT' AND (s.status = 'READY'
+    OR (m.collected IS NULL AND m.version IS NOT NULL AND s.status NOT IN ('HOLD', 'PENDING') AND s.manifest IS DISTINCT FROM s.rejected));
+COMMENT ON COLUMN dataflow.published.status IS 'READY; or what becomes of the next version: RESUBMIT, RUNNING, FAILED. Held chunks, and versions that were set to FAILED by hand, have no row';
 COMMENT ON VIEW dataflow.published IS
-    'Every READY chunk and where its published version is, for readers from outside: SELECT location FROM dataflow.published WHERE datasetid = ''orders''';
+    'The published version of every chunk that has one, for readers from outside: SELECT location FROM dataflow.published WHERE datasetid = ''orders''';
 COMMENT ON COLUMN dataflow.published.location IS 'Directory, file or table of the published version; what came from outside is where its dataset says';
 
 CREATE OR REPLACE FUNCTION dataflow.next_inputs(jobid text) RETURNS TABLE (
@@ -66,21 +69,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.next_inputs(text) IS
     'The input chunks of the run that a job would do next: neither processed nor being processed, with all that is needed to read them';
-
-CREATE OR REPLACE FUNCTION dataflow.history(jobid text, dataid text) RETURNS TABLE (
-    at timestamptz, actor text, application text, kind text, datasetid text, attempt bigint, from_status text, to_status text, code text, reason text
-)
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    PERFORM dataflow._known_job(history.jobid);
-    RETURN QUERY
-    SELECT e.at, e.actor, e.application, e.kind, e.datasetid, e.attempt, e.from_status, e.to_status, e.code, e.reason
-    FROM dataflow.event e WHERE e.jobid = history.jobid AND e.dataid = history.dataid ORDER BY e.event;
-END $$;
-COMMENT ON FUNCTION dataflow.history(text, text) IS 'The story of a run in order: every transition, and every change of what it waited for';
 
 -- Only a forced attempt may have been given less than its mapping says. NULL: it was given everything.
 CREATE OR REPLACE FUNCTION dataflow._not_given(a dataflow.attempt) RETURNS text[]
@@ -235,6 +223,10 @@ BEGIN
     IF EXISTS (SELECT FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.status = 'RUNNING') THEN
         RAISE EXCEPTION 'chunk %/% is being written or read', datasetid, dataid USING ERRCODE = 'DF409', HINT = 'wait, or dataflow.cancel() the run';
     END IF;
+    INSERT INTO dataflow.deleted_version AS v (datasetid, dataid, version)
+    SELECT s.datasetid, s.dataid, s.version FROM dataflow.datastatus s
+    WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.locktype = 'OUT' AND s.version > 0
+    ON CONFLICT (datasetid, dataid) DO UPDATE SET version = greatest(v.version, excluded.version);
     DELETE FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.status <> 'RUNNING';
     IF NOT FOUND THEN
         RETURN false;
@@ -249,7 +241,7 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION dataflow.delete_chunk(text, text) IS
-    'Forgets a chunk: its status, locks and manifests. Its files stay until they are collected, its history stays. False: there was none';
+    'Forgets a chunk: its status, locks and manifests. Its files stay until they are collected, its history stays, and its versions count on. False: there was none';
 
 CREATE OR REPLACE FUNCTION dataflow.prune(older_than interval) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -264,6 +256,11 @@ BEGIN
     END IF;
     DELETE FROM dataflow.event e WHERE e.at < now() - older_than;
     GET DIAGNOSTICS pruned = ROW_COUNT;
+    DELETE FROM dataflow.evidence e USING dataflow.attempt a WHERE a.attempt = e.attempt AND a.ended < now() - older_than;
+    DELETE FROM dataflow.measurement m USING dataflow.datastatus s
+        WHERE s.datasetid = m.datasetid AND s.dataid = m.dataid AND s.locktype = 'OUT' AND m.version < s.version;
+    DELETE FROM dataflow.judgement j USING dataflow.datastatus s
+        WHERE s.datasetid = j.datasetid AND s.dataid = j.dataid AND s.locktype = 'OUT' AND j.version < s.version;
     RETURN pruned;
 END $$;
-COMMENT ON FUNCTION dataflow.prune(interval) IS 'Deletes events older than this; returns how many';
+COMMENT ON FUNCTION dataflow.prune(interval) IS 'Deletes events older than this, with the evidence of attempts that ended before, and what was measured of versions that are replaced; returns how many events';

@@ -202,6 +202,8 @@ BEGIN
     ORDER BY r.depth, r.jobid, dataflow.sortkey(r.dataid);
 
     IF NOT dry_run THEN
+        -- Who resubmits wants the whole chunk; replay_rows() says so afterwards where it does not.
+        DELETE FROM dataflow.row_replay k USING unnest(chosen_jobs, chosen_dataids) AS r (jobid, dataid) WHERE k.jobid = r.jobid AND k.dataid = r.dataid;
         UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, params = x.params, reason = 'with ' || dataflow._params_text(x.params)
         FROM unnest(chosen_jobs, chosen_dataids) AS r (jobid, dataid)
         JOIN dataflow.job_output o ON o.jobid = r.jobid

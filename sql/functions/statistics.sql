@@ -100,7 +100,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT coalesce(jsonb_agg(to_jsonb(n) - 'place' ORDER BY n.place, n.node), '[]')
     FROM (
-        SELECT k.node, (array_agg(k.parent ORDER BY k.attempt DESC))[1] AS parent, min(k.ordinal) AS place, count(*) AS attempts, sum(k.items) AS items, sum(k.successes) AS successes, sum(k.failures) AS failures,
+        SELECT k.node, (array_agg(k.parent ORDER BY k.attempt DESC))[1] AS parent,
+            (jsonb_agg(to_jsonb(k.sources) ORDER BY k.attempt DESC)) -> 0 AS sources, min(k.ordinal) AS place, count(*) AS attempts, sum(k.items) AS items, sum(k.successes) AS successes, sum(k.failures) AS failures,
             sum(k.seconds) AS seconds
         FROM (
             SELECT DISTINCT m.attempt FROM dataflow.job_output o
@@ -111,4 +112,14 @@ AS $$
         JOIN dataflow.node_stat k ON k.attempt = current.attempt
         GROUP BY k.node
     ) AS n
+$$;
+
+-- A runner tells them; what is no list of names counts as none.
+CREATE OR REPLACE FUNCTION dataflow._node_sources(told jsonb) RETURNS text[]
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT coalesce(array_agg(s.name ORDER BY s.place), '{}')
+    FROM jsonb_array_elements_text(CASE WHEN jsonb_typeof(told) = 'array' THEN told ELSE '[]' END) WITH ORDINALITY AS s (name, place)
+    WHERE s.name IS NOT NULL
 $$;

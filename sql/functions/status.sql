@@ -88,6 +88,7 @@ BEGIN
             NEW.version := last_version;
         END IF;
     END IF;
+    NEW.rejected := CASE NEW.status WHEN 'FAILED' THEN OLD.manifest WHEN 'READY' THEN NULL ELSE OLD.rejected END;
     NEW.code := CASE WHEN NEW.status = 'FAILED' THEN 'BY_HAND' WHEN NEW.status IN ('HOLD', 'PENDING') THEN OLD.code END;
     IF NEW.reason IS NOT DISTINCT FROM OLD.reason THEN
         NEW.reason := NULL;
@@ -97,6 +98,24 @@ END $$;
 
 CREATE OR REPLACE TRIGGER datastatus_by_hand BEFORE INSERT OR UPDATE OR DELETE ON dataflow.datastatus
     FOR EACH ROW WHEN (current_user <> 'dataflow_admin') EXECUTE FUNCTION dataflow._datastatus_by_hand();
+
+-- Typed once more, RESUBMIT is what was said last, as with resubmit(): parameters that an earlier one gave are gone. Whoever sets only
+-- the reason has not typed it: this trigger is for statements that name the status. It fires after the one above, by its name.
+CREATE OR REPLACE FUNCTION dataflow._resubmitted_again_by_hand() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    NEW.params := NULL;
+    IF NEW.reason IS NOT DISTINCT FROM OLD.reason THEN
+        NEW.reason := NULL;
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE TRIGGER datastatus_resubmitted_again BEFORE UPDATE OF status ON dataflow.datastatus
+    FOR EACH ROW WHEN (current_user <> 'dataflow_admin' AND OLD.status = 'RESUBMIT' AND NEW.status = 'RESUBMIT' AND OLD.params IS NOT NULL)
+    EXECUTE FUNCTION dataflow._resubmitted_again_by_hand();
 
 -- What follows from changes of status, whoever made them: history, counters, fencing, and the queue.
 CREATE OR REPLACE FUNCTION dataflow._changed(changes dataflow.status_change[]) RETURNS void
@@ -130,7 +149,8 @@ BEGIN
     END IF;
     SELECT
         bool_or(c.locktype = 'OUT' AND (c.was = 'RUNNING' AND c.now IS DISTINCT FROM 'READY' OR c.now = 'RESUBMIT' OR (c.now IN ('HOLD', 'PENDING') AND c.was IS NOT NULL))),
-        bool_or(c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY'),
+        -- A chunk that is registered again was READY before: nobody becomes ready by it.
+        bool_or((c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY') AND c.code IS DISTINCT FROM 'NEW_VERSION'),
         bool_or(c.was IS NULL AND c.now <> 'RUNNING')
     INTO resets, judges, registers FROM unnest(changes) AS c;
 
@@ -186,12 +206,12 @@ BEGIN
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
         -- consumers of what became or ceased to be READY, or was vouched for
         SELECT a.jobid, a.dataid FROM unnest(changes) AS c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
-        WHERE c.locktype = 'OUT' AND ((c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY') OR c.was = c.now)
+        WHERE c.locktype = 'OUT' AND ((c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY') OR (c.was = c.now AND c.code <> 'NEW_VERSION'))
         UNION ALL
         -- consumers in strict order of what came into being or was deleted
         SELECT a.jobid, a.dataid FROM unnest(changes) AS c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
         JOIN dataflow.job j ON j.jobid = a.jobid AND j.strict_order
-        WHERE c.locktype = 'OUT' AND (c.was IS NULL OR c.now IS NULL)
+        WHERE c.locktype = 'OUT' AND (c.was IS NULL OR c.now IS NULL) AND c.now IS DISTINCT FROM 'READY' AND c.was IS DISTINCT FROM 'READY'
         UNION ALL
         -- the run itself; a claim and an ordinary finish have seen to theirs
         SELECT o.jobid, c.dataid FROM unnest(changes) AS c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
@@ -218,7 +238,7 @@ AS $$
 BEGIN
     INSERT INTO dataflow.recheck (datasetid, dataid, only_producer)
     SELECT c.datasetid, c.dataid, bool_and(NOT is_stale AND (c.locktype = 'IN' OR NOT (
-        (c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY') OR c.was = c.now
+        (c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY') OR (c.was = c.now AND c.code <> 'NEW_VERSION')
         OR ((c.was IS NULL OR c.now IS NULL) AND EXISTS (
             SELECT FROM dataflow.job_input i JOIN dataflow.job j ON j.jobid = i.jobid WHERE i.datasetid = c.datasetid AND j.strict_order)))))
     FROM unnest(changes) AS c
@@ -305,7 +325,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM dataflow._changed(array_agg(ROW(
-        n.datasetid, n.dataid, n.locktype, n.jobid, n.run, NULL, n.status, n.attempt, n.code, n.reason)::dataflow.status_change))
+        n.datasetid, n.dataid, n.locktype, n.jobid, n.run, NULL, n.status, n.attempt, CASE WHEN n.validated THEN n.code ELSE 'NOT_VALIDATED' END, n.reason)::dataflow.status_change))
     FROM new_rows n WHERE n.locktype = 'OUT' HAVING count(*) > 0;
     RETURN NULL;
 END $$;
@@ -318,26 +338,33 @@ SET enable_hashjoin = on
 AS $$
 #variable_conflict use_column
 BEGIN
-    -- That a READY chunk was vouched for, or no longer is, is a change although its status stays.
+    -- That a READY chunk was vouched for, or no longer is, or was registered again, is a change although its status stays.
     PERFORM dataflow._changed(array_agg(ROW(
         n.datasetid, n.dataid, n.locktype, n.jobid, n.run, o.status, n.status, n.attempt,
-        CASE WHEN o.status <> n.status THEN n.code WHEN n.validated THEN 'VALIDATED' ELSE 'NOT_VALIDATED' END, n.reason)::dataflow.status_change))
+        CASE WHEN o.status <> n.status THEN n.code WHEN o.validated = n.validated THEN 'NEW_VERSION' WHEN n.validated THEN 'VALIDATED' ELSE 'NOT_VALIDATED' END,
+        CASE WHEN o.status <> n.status OR o.version = n.version THEN n.reason ELSE concat_ws(': ', 'version ' || n.version, n.reason) END)::dataflow.status_change))
     FROM new_rows n
     JOIN old_rows o ON o.datasetid = n.datasetid AND o.dataid = n.dataid AND o.locktype = n.locktype AND o.run = n.run AND o.jobid = n.jobid
     WHERE (o.status <> n.status AND (n.locktype = 'OUT' OR o.status = 'RUNNING'))
-        OR (o.status = n.status AND n.locktype = 'OUT' AND n.status = 'READY' AND o.validated <> n.validated) HAVING count(*) > 0;
+        OR (o.status = n.status AND n.locktype = 'OUT' AND n.status = 'READY' AND (o.validated <> n.validated OR o.version <> n.version)) HAVING count(*) > 0;
     RETURN NULL;
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow._datastatus_deleted() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM dataflow._changed(array_agg(ROW(
         o.datasetid, o.dataid, o.locktype, o.jobid, o.run, o.status, NULL, o.attempt, o.code, o.reason)::dataflow.status_change))
     FROM old_rows o WHERE o.locktype = 'OUT' OR o.status = 'RUNNING' HAVING count(*) > 0;
+    -- What is registered again later may have the same version.
+    DELETE FROM dataflow.measurement m USING old_rows o
+        WHERE o.locktype = 'OUT' AND o.external AND m.datasetid = o.datasetid AND m.dataid = o.dataid;
+    DELETE FROM dataflow.judgement j USING old_rows o
+        WHERE o.locktype = 'OUT' AND o.external AND j.datasetid = o.datasetid AND j.dataid = o.dataid;
     RETURN NULL;
 END $$;
 
@@ -400,16 +427,12 @@ BEGIN
         RAISE EXCEPTION 'chunk %/% is made by job %: it is not registered', datasetid, bad, producer USING ERRCODE = 'DF409',
             HINT = format('dataflowctl resubmit %s --dataid %s --status any makes it again; status READY in dataflow.datastatus points at its last version again', producer, bad);
     END IF;
-    -- Slices bound the memory that a trigger needs for a million rows.
+    -- Slices bound the memory that a trigger needs for a million rows. In their order each index grows at one place.
     FOR low IN 1 .. coalesce(cardinality(dataids), 0) BY slice LOOP
         INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, version, external, validated, reason, sortkey)
-        -- Of a chunk that was withdrawn, while what was made of it was kept, another version was used: theirs would not be stale.
-        SELECT ready.datasetid, d, producer, d, 'READY', used.version + 1, true, ready.validated, ready.reason, dataflow._ordered(dataset_ordering, d)
-        FROM (SELECT DISTINCT d FROM unnest(dataids[low : low + slice - 1]) AS d) AS distinct_ids
-        CROSS JOIN LATERAL (
-            SELECT coalesce(max(x.version), 0) AS version FROM dataflow.datastatus x
-            WHERE x.datasetid = ready.datasetid AND x.dataid = d AND x.locktype = 'IN'
-        ) AS used
+        SELECT ready.datasetid, d, producer, d, 'READY', coalesce(gone.version, 0) + 1, true, ready.validated, ready.reason, dataflow._ordered(dataset_ordering, d)
+        FROM (SELECT DISTINCT g COLLATE "C" AS d FROM unnest(dataids[low : low + slice - 1]) AS g ORDER BY 1) AS distinct_ids
+        LEFT JOIN dataflow.deleted_version gone ON gone.datasetid = ready.datasetid AND gone.dataid = d
         ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
             status = 'READY', modified = now(), version = s.version + 1, manifest = NULL, external = true,
             validated = excluded.validated, code = NULL, reason = excluded.reason, params = NULL
@@ -417,6 +440,10 @@ BEGIN
         GET DIAGNOSTICS written = ROW_COUNT;
         registered := registered + written;
     END LOOP;
+    IF registered = cardinality(dataids) THEN
+        RETURN registered;
+    END IF;
+    -- Some were named twice, or were not written.
     SELECT s.dataid || ' is ' || s.status INTO bad FROM unnest(dataids) AS d
         JOIN dataflow.datastatus s ON s.datasetid = ready.datasetid AND s.dataid = d AND s.locktype = 'OUT'
         WHERE s.status <> 'READY' LIMIT 1;
@@ -504,6 +531,9 @@ BEGIN
         RAISE EXCEPTION 'chunk %/% is not READY', datasetid, dataid USING ERRCODE = 'DF404',
             HINT = 'only a chunk that has arrived can be validated; dataflow.ready() registers it';
     END IF;
+    IF is_valid THEN
+        PERFORM dataflow._note_vouched(validated.datasetid, validated.dataid);
+    END IF;
 END $$;
 COMMENT ON FUNCTION dataflow.validated(text, text, boolean, text) IS
     'Vouches for an external chunk that was registered with validated => false, or withdraws that';
@@ -525,9 +555,10 @@ BEGIN
     IF was IS NULL THEN
         PERFORM pg_advisory_xact_lock_shared(dataflow._hold_lock(o.jobid, hold.dataid)) FROM dataflow.job_output o WHERE o.datasetid = hold.datasetid;
     END IF;
-    INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, held_from, reason, sortkey)
-    SELECT d.datasetid, hold.dataid, coalesce(o.jobid, ''), hold.dataid, 'HOLD', 'NONE', hold.reason, dataflow._ordered(d.ordering, hold.dataid)
-        FROM dataflow.dataset d LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid WHERE d.datasetid = hold.datasetid
+    INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, held_from, reason, version, sortkey)
+    SELECT d.datasetid, hold.dataid, coalesce(o.jobid, ''), hold.dataid, 'HOLD', 'NONE', hold.reason, coalesce(gone.version, 0), dataflow._ordered(d.ordering, hold.dataid)
+        FROM dataflow.dataset d LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
+        LEFT JOIN dataflow.deleted_version gone ON gone.datasetid = d.datasetid AND gone.dataid = hold.dataid WHERE d.datasetid = hold.datasetid
     ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
         status = 'HOLD', modified = now(), reason = excluded.reason,
         held_from = coalesce(s.held_from, CASE s.status WHEN 'RUNNING' THEN 'RESUBMIT' ELSE s.status END);
@@ -567,6 +598,16 @@ COMMENT ON FUNCTION dataflow.release(text, text) IS
 CREATE OR REPLACE FUNCTION dataflow._own_chunks(datasetids text[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+-- As in _rebuild_queue(): the chunks of other datasets are not read.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_nestloop = on
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -576,15 +617,20 @@ BEGIN
     UPDATE dataflow.datastatus s SET modified = now(), status = CASE WHEN o.jobid IS NULL THEN 'FAILED' ELSE 'RESUBMIT' END,
         code = CASE WHEN o.jobid IS NULL THEN 'RETIRED' END, reason = 'its producer changed while it was being written'
     FROM unnest(datasetids) AS d (datasetid) LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
-    WHERE s.datasetid = d.datasetid AND s.locktype = 'OUT' AND s.status = 'RUNNING' AND s.jobid <> coalesce(o.jobid, '');
+    CROSS JOIN LATERAL (
+        SELECT c.dataid FROM dataflow.datastatus c
+        WHERE c.datasetid || '' = d.datasetid AND c.locktype = 'OUT' AND c.status = 'RUNNING' AND c.jobid <> coalesce(o.jobid, '') OFFSET 0
+    ) AS written
+    WHERE s.datasetid = d.datasetid AND s.dataid = written.dataid AND s.locktype = 'OUT' AND s.status = 'RUNNING' AND s.jobid <> coalesce(o.jobid, '');
 
     -- Counted by the status that each has when its row is had: somebody may be changing it.
     WITH strangers AS MATERIALIZED (
         SELECT s.datasetid, s.dataid, s.jobid AS was, coalesce(o.jobid, '') AS now
-        FROM unnest(datasetids) AS d (datasetid)
-        JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.locktype = 'OUT'
-        LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
-        WHERE s.jobid <> coalesce(o.jobid, '')
+        FROM unnest(datasetids) AS d (datasetid) LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
+        CROSS JOIN LATERAL (
+            SELECT c.datasetid, c.dataid, c.jobid FROM dataflow.datastatus c
+            WHERE c.datasetid || '' = d.datasetid AND c.locktype = 'OUT' AND c.jobid <> coalesce(o.jobid, '') OFFSET 0
+        ) AS s
     ), moved AS (
         UPDATE dataflow.datastatus s SET jobid = x.now, params = NULL FROM strangers x
         WHERE s.datasetid = x.datasetid AND s.dataid = x.dataid AND s.locktype = 'OUT' AND s.jobid = x.was

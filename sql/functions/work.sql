@@ -397,29 +397,50 @@ END $$;
 COMMENT ON FUNCTION dataflow.settle(integer) IS
     'Judges again the runs that were judged while another transaction was changing status; returns how many. Every claim calls it';
 
-CREATE OR REPLACE FUNCTION dataflow.rebuild_work() RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER
+-- Brings the queue of these jobs in line with datastatus. Chunks and runs of other jobs are not looked at, however many there are.
+CREATE OR REPLACE FUNCTION dataflow._rebuild_queue(of_jobs text[]) RETURNS void
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+-- Jobs are looked up by name, then their chunks in the index for order: any other join, and any other index while most chunks
+-- belong to one dataset, would read those of all other jobs.
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_nestloop = on
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
     jobids text[];
     dataids text[];
 BEGIN
-    PERFORM dataflow._require_read_committed();
-    DELETE FROM dataflow.open_run;
+    IF coalesce(cardinality(of_jobs), 0) = 0 THEN
+        RETURN;
+    END IF;
+    DELETE FROM dataflow.open_run x WHERE x.jobid = ANY (of_jobs);
     -- What is queued rightly stays, and with it since when. It is not locked, so that claims go on meanwhile.
     SELECT array_agg(w.jobid::text), array_agg(w.dataid::text) INTO jobids, dataids
-        FROM dataflow.work w JOIN dataflow.job j ON j.jobid = w.jobid AND NOT j.strict_order;
+        FROM dataflow.job j JOIN dataflow.work w ON w.jobid = j.jobid WHERE j.jobid = ANY (of_jobs) AND NOT j.strict_order;
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
         SELECT k.jobid, k.dataid FROM (
-            SELECT a.jobid, a.dataid FROM dataflow.datastatus s, LATERAL dataflow.affected_runs(s.datasetid, s.dataid) AS a
-            WHERE s.locktype = 'OUT'
+            SELECT a.jobid, a.dataid FROM (SELECT DISTINCT i.datasetid FROM dataflow.job_input i WHERE i.jobid = ANY (of_jobs)) AS d
+            CROSS JOIN LATERAL (SELECT c.dataid FROM dataflow.datastatus c WHERE c.datasetid || '' = d.datasetid AND c.locktype = 'OUT' OFFSET 0) AS s
+            CROSS JOIN LATERAL dataflow.affected_runs(d.datasetid, s.dataid) AS a
+            WHERE a.jobid = ANY (of_jobs)
             UNION
-            SELECT o.jobid, s.dataid FROM dataflow.datastatus s JOIN dataflow.job_output o ON o.datasetid = s.datasetid
-            WHERE s.locktype = 'OUT' AND s.status IN ('RESUBMIT', 'FAILED', 'RUNNING', 'HOLD', 'PENDING')
+            SELECT o.jobid, s.dataid FROM dataflow.job_output o
+            CROSS JOIN LATERAL (
+                SELECT c.dataid FROM dataflow.datastatus c WHERE c.datasetid || '' = o.datasetid AND c.locktype = 'OUT'
+                    AND c.status IN ('RESUBMIT', 'FAILED', 'RUNNING', 'HOLD', 'PENDING') OFFSET 0
+            ) AS s
+            WHERE o.jobid = ANY (of_jobs)
             UNION
-            SELECT w.jobid, w.dataid FROM dataflow.work w
+            SELECT w.jobid, w.dataid FROM dataflow.work w WHERE w.jobid = ANY (of_jobs)
         ) AS k
         LEFT JOIN dataflow.work q ON q.jobid = k.jobid AND q.dataid = k.dataid
         WHERE q.jobid IS NULL OR EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = k.jobid AND j.strict_order)
@@ -427,13 +448,28 @@ BEGIN
         SELECT e.jobid, e.dataid FROM dataflow._evaluate(coalesce(jobids, '{}'), coalesce(dataids, '{}')) AS e
         WHERE coalesce(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) IS NOT NULL
     ) AS r;
-    DELETE FROM dataflow.work w WHERE w.sortkey IS DISTINCT FROM dataflow._ordered((
-        SELECT min(d.ordering) FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = w.jobid
-    ), w.dataid);
+    UPDATE dataflow.work w SET sortkey = dataflow._ordered(f.ordering, w.dataid)
+    FROM (
+        SELECT o.jobid, min(d.ordering) AS ordering FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid
+        WHERE o.jobid = ANY (of_jobs) GROUP BY o.jobid
+    ) AS f
+    WHERE w.jobid = f.jobid AND w.sortkey <> dataflow._ordered(f.ordering, w.dataid);
     PERFORM dataflow._refresh(jobids, dataids, (SELECT c.is_alone FROM dataflow._company() AS c));
     -- A row of a retired job that a claim had locked: no claim will look at it again.
     INSERT INTO dataflow.recheck (jobid, dataid)
-    SELECT w.jobid, w.dataid FROM dataflow.job j JOIN dataflow.work w ON w.jobid = j.jobid WHERE j.retired IS NOT NULL;
+    SELECT w.jobid, w.dataid FROM dataflow.job j JOIN dataflow.work w ON w.jobid = j.jobid WHERE j.jobid = ANY (of_jobs) AND j.retired IS NOT NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow.rebuild_work() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._require_read_committed();
+    -- apply_flow() makes the queue of some jobs anew: what the one takes away the other would not see.
+    PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.apply', 0));
+    PERFORM dataflow._rebuild_queue(ARRAY(SELECT j.jobid::text FROM dataflow.job j));
     RETURN (SELECT count(*) FROM dataflow.work);
 END $$;
 COMMENT ON FUNCTION dataflow.rebuild_work() IS

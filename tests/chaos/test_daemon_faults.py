@@ -46,6 +46,10 @@ def gated(directory: Path) -> str:
     return f"echo $$ > {directory}/$$.pid; until [ -e {directory}/go ]; do sleep 0.05; done"
 
 
+def states(shop: Shop) -> dict[str, str]:
+    return dict(shop.connection.execute("SELECT daemon, state FROM dataflow.daemons").fetchall())
+
+
 @pytest.fixture
 def wire(dsn: str) -> Iterator[Relay]:
     with closing(Relay(dsn)) as relay:
@@ -322,6 +326,57 @@ def test_no_service_spins_while_the_database_is_away(
     assert loud["control.unknown"] <= 1 >= loud["rescue.failed"]
     wire.resume()
     daemon.said("database.back")
+
+
+def test_a_killed_daemon_is_gone_at_once_and_its_runs_are_its_own_until_its_lease_ends(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    daemon = start_daemon(env=NO_POLL | {"DATAFLOW_LEASE": "600"})
+    shop.ready(1)
+    eventually(lambda: pids(tmp_path))
+    assert states(shop) == {"d1": "ALIVE"}
+    daemon.kill()
+    eventually(lambda: states(shop) == {"d1": "GONE"}, seconds=2)
+    [hand] = shop.value("SELECT dataflow.overview()")["needs_hand"]
+    assert (hand["code"], hand["count"]) == ("LOST_DAEMON", 1)
+    assert "it was killed, or cannot reach the database" in hand["remedy"]
+    assert shop.connection.execute("SELECT * FROM dataflow.rescue()").fetchall() == []
+    assert "that daemon is GONE" in shop.value(
+        "SELECT detail FROM dataflow.why('work', '1') WHERE number = 0"
+    )
+
+
+def test_the_runs_of_a_daemon_that_is_frozen_are_taken_over_and_it_stops_them_when_it_wakes_up(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
+    frozen = start_daemon(env=NO_POLL | SHORT_LEASE)
+    shop.ready(1)
+    [child] = eventually(lambda: pids(tmp_path))
+    session = shop.value("SELECT session_pid FROM dataflow.daemon")
+    frozen.signal(signal.SIGSTOP)
+    try:
+        heir = start_daemon(name="d2", env=NO_POLL | SHORT_LEASE)
+        # Its lease has ended, and its session keeps others out.
+        eventually(lambda: states(shop)["d1"] == "LOST")
+        [hand] = shop.value("SELECT dataflow.overview()")["needs_hand"]
+        assert "another daemon ends the session" in hand["remedy"]
+        assert f"kill -KILL {frozen.pid}" in hand["remedy"]
+        [ended] = heir.said("session.ended")
+        assert (ended["frozen"], ended["session"]) == ("d1", session)
+        heir.said("attempt.rescued")
+        eventually(lambda: len(pids(tmp_path)) == 2)
+    finally:
+        frozen.signal(signal.SIGCONT)
+    frozen.said("lease.retaken")
+    eventually(lambda: not alive(child))
+    (tmp_path / "go").touch()
+    eventually(lambda: shop.count("READY") == 1)
+    assert shop.outcomes() == ["LOST", "DONE"]
+    assert shop.value("SELECT version FROM dataflow.datastatus WHERE datasetid = 'clean'") == 1
+    told = shop.value("SELECT reason FROM dataflow.event WHERE kind = 'daemon' AND to_status = 'ENDED'")
+    assert told.startswith(f"session {session} of d1, whose lease ended ")
 
 
 def test_a_run_that_was_rescued_meanwhile_is_stopped(

@@ -101,7 +101,9 @@ def pointers(history: History) -> Iterator[Violation]:
         if not numbers:
             continue
         status = history.statuses.get(chunk)
-        if numbers != list(range(1, len(numbers) + 1)):
+        # Versions never repeat: those of a chunk that was deleted count on.
+        first = 1 + max((manifest.version for manifest in found if manifest.deleted is not None), default=0)
+        if numbers != list(range(first, first + len(numbers))):
             yield Violation("versions_broken", f"{_name(chunk)} has the versions {numbers}")
         if status is None or status.version != numbers[-1] or status.manifest != numbers[-1]:
             yield Violation("pointer_astray", f"{_name(chunk)} has {len(numbers)} versions and is {status}")

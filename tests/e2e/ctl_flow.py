@@ -122,7 +122,7 @@ def ok(result: subprocess.CompletedProcess[str]) -> str:
 def asked(run_ctl: RunCtl, *arguments: str) -> Any:
     """The command's JSON, held against the keys that its help lists."""
     value = json.loads(ok(run_ctl(*arguments, "--json")))
-    name = " ".join(arguments[:2]) if arguments[0] in {"partition", "quarantine"} else arguments[0]
+    name = " ".join(arguments[:2]) if arguments[0] in {"job", "partition", "quarantine"} else arguments[0]
     shape = KEYS[name]
     assert isinstance(value, list if shape.is_list else dict)
     for each in value if isinstance(value, list) else [value]:

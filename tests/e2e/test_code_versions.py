@@ -135,3 +135,11 @@ def test_a_daemon_tells_of_other_code_when_it_starts_and_when_it_reloads_and_has
     daemon.signal(signal.SIGHUP)
     daemon.said("daemon.reloaded")
     eventually(lambda: stale(run_ctl) == [])
+    [[told]] = world.rows(
+        "SELECT reason FROM dataflow.event WHERE kind = 'daemon' AND to_status = 'RELOADED'"
+    )
+    assert "read its flow files again and has the code of " in told
+    code_hashes = world.rows(
+        "SELECT from_status, to_status FROM dataflow.event WHERE kind = 'job' AND code = 'code_hash' ORDER BY event"
+    )
+    assert code_hashes[-1] == code_hashes[-2][::-1], "from the fixed code back to the first"

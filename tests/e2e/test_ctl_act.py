@@ -190,6 +190,22 @@ def test_pause_and_resume_by_job_glob_dataset_daemon_and_all(run_ctl: RunCtl) ->
     assert run_ctl("pause", "nope*").returncode == EXIT["NOT_FOUND"]
 
 
+@pytest.mark.usefixtures("daemon")
+def test_runners_and_slots_of_daemons_are_set_and_shown(run_ctl: RunCtl) -> None:
+    (found,) = [
+        row
+        for row in asked(run_ctl, "concurrency", "--runners", "3", "--slots", "4")
+        if row["scope"] == "global"
+    ]
+    assert (found["runners"], found["slots"]) == (3, 4)
+    assert "runners" in ok(run_ctl("concurrency"))
+    (own,) = asked(run_ctl, "concurrency", "--daemon", "alpha", "--slots", "1")
+    assert (own["scope"], own["runners"], own["slots"]) == ("daemon:alpha", None, 1)
+    assert asked(run_ctl, "concurrency", "--runners", "none", "--slots", "none")[0]["runners"] is None
+    for wrong in (["--runners", "0"], ["--slots", "many"], ["--slots", "2", "--job", "clean_orders"]):
+        assert run_ctl("concurrency", *wrong).returncode == EXIT["USAGE"]
+
+
 def test_concurrency_is_shown_set_and_enforced_at_once(
     daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
 ) -> None:

@@ -57,7 +57,7 @@ def daemon(dsn: str, connection: psycopg.Connection) -> Iterator[Daemon]:
             nodes=[
                 {"node": "parse", "items": 10, "successes": 9, "failures": 1, "seconds": 0.5},
                 {"node": "no amount", "parent": "parse", "items": 10, "successes": 9, "failures": 1},
-                {"node": "write orders", "items": 9, "successes": 9, "seconds": 1},
+                {"node": "write orders", "sources": ["parse"], "items": 9, "successes": 9, "seconds": 1},
             ],
             quarantine=[{"item": "4711", "reason": "no amount", "details": {"line": "a;b"}}],
         )
@@ -237,7 +237,7 @@ def test_why_shows_what_only_the_host_of_the_last_attempt_could_see(
         error=error,
     )
     second = asked(run_ctl, "why", "clean_orders", "2032-01-01")["questions"][1]
-    assert (second["answer"], second["code"], second["remedy"]) == (None, "WRONG_DATA", "restore it")
+    assert (second["answer"], second["code"], second["remedy"]) == (False, "WRONG_DATA", "restore it")
     assert second["detail"].endswith("found: raw_orders/2032-01-01 is READY, but there is nothing at /x")
     again = "dataflowctl resubmit clean_orders --dataid 2032-01-01"
     assert f"  restore it, then {again}" in ok(run_ctl("why", "clean_orders", "2032-01-01"))
@@ -326,10 +326,12 @@ def test_why_of_a_job_groups_what_blocks_most(connection: psycopg.Connection, ru
     ready(connection, "prices", *JANUARY[1:])
     blockers = asked(run_ctl, "why", "roll_up")["blockers"]
     assert [(each["code"], each["what"], each["runs"]) for each in blockers] == [
-        ("DATA_NOT_READY", "orders (made by clean_orders)", 7),
+        ("DATA_NOT_READY", "orders (made by clean_orders)", 6),
         ("DATA_NOT_READY", "prices", 1),
+        ("LOCKED", "orders (made by clean_orders)", 1),
     ]
-    assert "7 runs, 2026-01-02 to 2026-01-08: orders" in ok(run_ctl("why", "roll_up"))
+    assert blockers[2]["remedy"] == f"dataflowctl release --dataset orders --dataid {HELD}"
+    assert "6 runs, 2026-01-02 to 2026-01-08: orders" in ok(run_ctl("why", "roll_up"))
 
 
 @pytest.mark.usefixtures("daemon")
@@ -450,8 +452,8 @@ def test_what_is_declared_is_listed_and_its_lineage_is_a_tree(run_ctl: RunCtl) -
     ]
     tree = ok(run_ctl("lineage", "totals", FAILED, env={"LC_ALL": "C.UTF-8"}))
     assert tree.splitlines()[2:4] == [
-        f"├─ orders/{FAILED}  FAILED (NETWORK)  by roll_up",
-        f"│  └─ raw_orders/{FAILED}  READY  by clean_orders",
+        f"├─ orders/{FAILED}  FAILED (NETWORK)  read by roll_up",
+        f"│  └─ raw_orders/{FAILED} v1  READY  read by clean_orders",
     ]
 
 
@@ -465,6 +467,7 @@ def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
         {
             "node": "parse",
             "parent": None,
+            "sources": [],
             "attempts": 1,
             "items": 10,
             "successes": 9,
@@ -494,8 +497,13 @@ def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
         "clean_orders",
         "├─ parse         10 items  1 failed  0.5s in 1 attempt",
         "│  └─ no amount  10 items  1 failed  0.0s in 1 attempt",
-        "└─ write orders  9 items   0 failed  1.0s in 1 attempt",
+        "└─ write orders  9 items   0 failed  1.0s in 1 attempt  from parse",
     ]
+    dotted = ok(run_ctl("stats", "clean_orders", "--dag", "--dot"))
+    assert dotted.startswith('digraph "clean_orders" {')
+    assert '  "parse" -> "write orders" [label="9"];' in dotted.splitlines()
+    assert '  "parse" -> "no amount" [style=dashed];' in dotted.splitlines()
+    assert run_ctl("stats", "clean_orders", "--dot").returncode == EXIT["USAGE"]
 
 
 @pytest.mark.usefixtures("daemon")
@@ -521,6 +529,21 @@ def test_set_aside_records_are_listed_shown_and_resolved(run_ctl: RunCtl) -> Non
     assert asked(run_ctl, "quarantine", "show", "clean_orders", DONE, "4711")["resolution"] == {
         "repaired": {"amount": 1}
     }
+
+
+@pytest.mark.usefixtures("daemon")
+def test_whoever_resolves_all_records_is_asked_and_a_script_says_yes(run_ctl: RunCtl) -> None:
+    every = ("clean_orders", DONE, "--all")
+    unasked = run_ctl("quarantine", "resolve", *every, "--reason", "test orders")
+    assert unasked.returncode == EXIT["NOT_ALLOWED"]
+    assert f"mark 1 record of clean_orders {DONE} as dealt with needs a yes" in unasked.stderr
+    assert asked(run_ctl, "quarantine", "resolve", *every, "--reason", "test orders", "--yes") == {
+        "resolved": 1
+    }
+    assert run_ctl("quarantine", "unresolve", *every).returncode == EXIT["NOT_ALLOWED"]
+    assert asked(run_ctl, "quarantine", "unresolve", *every, "--yes") == {"unresolved": 1}
+    named = asked(run_ctl, "quarantine", "resolve", "clean_orders", DONE, "4711", "--yes")
+    assert named == {"resolved": 1}
 
 
 def test_records_go_out_as_a_file_and_come_back_edited(

@@ -102,6 +102,11 @@ def test_a_script_is_run_on_the_next_chunk_and_then_on_all_that_are_left(own: Ow
     locked = own.run("run", "./load.sh")
     assert locked.returncode == 14
     assert "waits for RESUBMIT" in locked.stderr
+    own.ready("12")
+    own.connection.execute("SELECT dataflow.hold('raw', '12', 'a bad feed')")
+    held = own.run("run", "./load.sh", "--dataid", "12")
+    assert (held.returncode, "raw/12 is HOLD: a bad feed" in held.stderr) == (14, True)
+    own.connection.execute("SELECT dataflow.unregister('raw', '{12}')")
     # The flow of this host, where there is one, says how the script is run, and makes nothing stale.
     own.environment["DATAFLOW_FLOWS"] = str(own.directory / "flow.toml")
     own.ready("11")
@@ -211,6 +216,33 @@ def test_force_runs_what_the_questions_forbid_and_the_history_keeps_it(own: Own)
         own.value("SELECT version FROM dataflow.datastatus WHERE datasetid = 'clean' AND status = 'READY'")
         == 2
     )
+
+
+@pytest.mark.parametrize("bound", ["raw", "clean"])
+def test_what_belongs_to_another_environment_is_not_run_here_and_run_and_why_say_so(
+    own: Own, bound: str
+) -> None:
+    own.ready("1")
+    own.connection.execute("UPDATE dataflow.dataset SET environment = 'prod' WHERE datasetid = %s", [bound])
+    reason = f"dataset {bound} belongs to environment prod, and this host works for dev"
+    for command in (
+        ["run", "./load.sh"],
+        ["run", "./load.sh", "--all"],
+        ["run", "./load.sh", "--dataid", "1"],
+    ):
+        refused = own.run(*command)
+        assert (refused.returncode, reason in refused.stderr) == (12, True), refused.stderr
+    forced = own.run("force", "./load.sh", "1", "--yes")
+    assert (forced.returncode, reason in forced.stderr) == (12, True)
+    assert own.statuses() == {}
+    why = own.run("why", "load", "1").stdout
+    assert "NO_DAEMON" in why
+    own.connection.execute("SELECT dataflow.register_daemon('other', 'host', 1)")
+    why = " ".join(own.run("why", "load", "1").stdout.split())
+    assert (
+        f"WRONG_ENVIRONMENT: no daemon of environment prod is alive, and dataset {bound} belongs to it" in why
+    )
+    assert own.run("run", "./load.sh", env={"DATAFLOW_ENVIRONMENT": "prod"}).returncode == 0
 
 
 def test_env_shows_what_a_script_would_find_and_no_secret(own: Own) -> None:

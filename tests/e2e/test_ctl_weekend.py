@@ -22,6 +22,7 @@ JOBS = 700
 CHAIN = 7
 DAY = "2026-01-31"
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+PLACE = re.compile(r"(/srv)?/data/\S+")
 ERROR = "cannot reach db7:5432: No route to host"
 
 
@@ -73,10 +74,14 @@ def test_700_failures_of_one_cause_are_seen_explained_and_recovered_in_order(
 
 
 def type_in(run_ctl: RunCtl, command: str, shown: Sequence[str]) -> None:
-    """A command of README prints what README shows, but for the time of day."""
-    printed = MOMENT.sub("T", ok(run_ctl(*shlex.split(command)[1:]))).splitlines()
+    """A command of README prints what README shows, but for the time of day and the places."""
+    printed = _plain(ok(run_ctl(*shlex.split(command)[1:]))).splitlines()
     for line in shown:
-        assert line == "..." or MOMENT.sub("T", line) in printed, (command, line, printed[:20])
+        assert line == "..." or _plain(line) in printed, (command, line, printed[:20])
+
+
+def _plain(text: str) -> str:
+    return PLACE.sub("P", MOMENT.sub("T", text))
 
 
 def fail_everything(connection: psycopg.Connection, daemon: Daemon) -> None:

@@ -726,6 +726,50 @@ def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
     )
 
 
+def test_a_dataset_outside_the_roots_blocks_only_the_jobs_that_use_it(
+    shop: Shop, start_daemon: StartDaemon, tmp_path: Path, run_ctl: RunCtl
+) -> None:
+    """They wait for a host that may go there; `why` and doctor say why this one does not run them."""
+    shop.job("true")
+    away = tmp_path / "away"
+    other = f"""[dataset.more]
+location = "{away}"
+[job.more]
+command = ["true"]
+inputs = ["raw"]
+outputs = ["more"]
+"""
+    shop.flow.write_text(f"{shop.flow.read_text(encoding='utf-8')}\n{other}", encoding="utf-8")
+    roots = {"allowed_roots": [str(away)]}
+    applied = flow.load(shop.flow, shop.settings.model_copy(update=roots))
+    flow.apply(shop.connection, applied, prune=False)
+    daemon = start_daemon()
+    [told] = daemon.said("job.left_out")
+    assert (told["job"], "is outside the allowed roots" in told["error"]) == ("more", True)
+    shop.ready(1)
+    eventually(lambda: shop.count("READY") == 1)
+    said = " ".join(run_ctl("why", "more", "1").stdout.split())
+    assert "NOT_SERVED" in said
+    assert f"dataset.more.location is outside the allowed roots ({away})" in said
+    here = {"DATAFLOW_FLOWS": str(shop.flow)}
+    [found] = [
+        line for line in run_ctl("doctor", "--no-spark", env=here).stdout.splitlines() if " more " in line
+    ]
+    assert "the job more does not run here: dataset.more.location is outside the allowed roots" in found
+    refused = run_ctl("run", "more", "--dataid", "1", env=here)
+    assert (refused.returncode, "outside the allowed roots" in refused.stderr) == (EXIT["INVALID_PATH"], True)
+    assert run_ctl("apply", str(shop.flow), "--check").returncode == EXIT["INVALID_FLOW"]
+    away.mkdir()
+    elsewhere = start_daemon(name="d2", env={"DATAFLOW_ALLOWED_ROOTS": str(away)})
+    eventually(
+        lambda: (
+            shop.value("SELECT count(*) FROM dataflow.attempt WHERE jobid = 'more' AND ended IS NOT NULL")
+            == 1
+        )
+    )
+    assert elsewhere.events("job.left_out") == []
+
+
 def test_a_job_whose_script_is_gone_keeps_no_other_from_running(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path, run_ctl: RunCtl
 ) -> None:
@@ -743,7 +787,9 @@ def test_a_job_whose_script_is_gone_keeps_no_other_from_running(
     assert (told["job"], "the file './gone.sh' does not exist" in told["error"]) == ("more", True)
     shop.ready(1)
     eventually(lambda: shop.count("READY") == 1)
-    assert "NOT_SERVED" in run_ctl("why", "more", "1").stdout
+    said = run_ctl("why", "more", "1").stdout
+    assert "NOT_SERVED" in said
+    assert "the file './gone.sh' does not exist" in " ".join(said.split())
     (tmp_path / "away.sh").rename(script)
     daemon.signal(signal.SIGHUP)
     eventually(lambda: shop.value("SELECT count(*) FROM dataflow.attempt WHERE outcome = 'DONE'") == 2)

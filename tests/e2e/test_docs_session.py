@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dataflowd.errors import EXIT
 from tests import published, readme
 
 if TYPE_CHECKING:
@@ -20,11 +21,29 @@ if TYPE_CHECKING:
 
 DOCS = readme.ROOT / "docs"
 TYPED = {"move.md", "reading.md", "stale.md"}
+# What they show needs a world of its own, which tests/e2e/test_past.py, test_outside.py and test_job_create.py have.
+HANDLE = "1.00000000-0000-0000-0000-000000000000"
+SHOWN = {"flow.md", "outside.md", "past.md"}
 
 
 def test_every_page_with_commands_is_typed_by_a_test() -> None:
     found = {page.name for page in readme.pages() if readme.page_blocks(page, "console")}
-    assert found == TYPED, "type the commands of the new page in a test"
+    assert found == TYPED | SHOWN, "type the commands of the new page in a test"
+
+
+def test_the_commands_of_the_other_pages_are_commands(run_ctl: RunCtl) -> None:
+    lines = [
+        line
+        for name in sorted(SHOWN)
+        for block in readme.page_blocks(DOCS / name, "console")
+        for line in block.splitlines()
+        if "dataflowctl " in line
+    ]
+    assert len(lines) > 5
+    for line in lines:
+        typed = line[line.index("dataflowctl ") :].partition(")")[0]
+        said = run_ctl(*shlex.split(typed, comments=True)[1:], env={"DATAFLOW_HANDLE": HANDLE})
+        assert said.returncode not in {0, EXIT["USAGE"], EXIT["INTERNAL"]}, (line, said.stdout, said.stderr)
 
 
 @pytest.fixture

@@ -14,16 +14,17 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from dataflowd import doctor
+from dataflowd import doctor, flow
 from tests.fix_proxy import proxy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from dataflowd.settings import Settings
     from tests.fix_postgres import RunCtl, Server
 
 HOST_CHECKS = ["java", "spark", "spark_network", "disk", "roots"]
-DATABASE_CHECKS = ["postgres", "tls", "schema", "roles", "clock", "listen"]
+DATABASE_CHECKS = ["postgres", "tls", "schema", "roles", "clock", "daemons", "listen"]
 
 
 def report(run_ctl: RunCtl, *arguments: str, env: Mapping[str, str | None] | None = None) -> dict[str, Any]:
@@ -174,3 +175,33 @@ def test_colours_are_for_terminals_that_want_them(
         shown = screen.read(65536).decode()
     assert ("\x1b[32m\u2713\x1b[0m postgres" in shown) is coloured
     assert "\u2713" in shown
+
+
+def test_a_flow_file_that_the_database_does_not_know_as_it_is_now_is_named(
+    run_ctl: RunCtl, connection: psycopg.Connection, settings: Settings, tmp_path: Path
+) -> None:
+    file = tmp_path / "flow.toml"
+    text = """
+[flow]
+name = "shop"
+[dataset.raw]
+format = "none"
+[dataset.clean]
+format = "none"
+[job.work]
+command = ["true"]
+inputs = ["raw"]
+outputs = ["clean"]
+params = { day = 1 }
+"""
+    file.write_text(text, encoding="utf-8")
+    env = {"DATAFLOW_FLOWS": str(file)}
+    before = report(run_ctl, env=env)["applied"]
+    assert before["state"] == "warning"
+    assert "dataset clean (not there), dataset raw (not there), job work (not there)" in before["detail"]
+    flow.apply(connection, flow.load(file, settings))
+    assert "applied" not in report(run_ctl, env=env)
+    file.write_text(text.replace("day = 1", "day = 2"), encoding="utf-8")
+    changed = report(run_ctl, env=env)["applied"]
+    assert "job work (config_hash, params)" in changed["detail"]
+    assert changed["remedy"].startswith(f"`dataflowctl apply {file}`")

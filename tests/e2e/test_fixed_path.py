@@ -103,22 +103,43 @@ def test_the_path_shows_one_whole_version_after_another_and_is_repaired(
 
 
 def test_whoever_turns_late_turns_to_what_is_current_by_then(tmp_path: Path) -> None:
-    location = str(tmp_path)
-    for number in (1, 2):
-        (tmp_path / ".attempts" / "dataid=d" / f"attempt={number}").mkdir(parents=True)
+    location = f"{tmp_path}/clean"
+    one, two = (tmp_path / ".attempts" / "clean" / "dataid=d" / f"attempt={number}" for number in (1, 2))
+    for path in (one, two):
+        path.mkdir(parents=True)
     held = fixedpath.lock(location, "d")
     assert held is not None
     late: list[int | None] = []
     other = threading.Thread(target=lambda: late.append(fixedpath.lock(location, "d")))
     other.start()
-    assert fixedpath.turn(location, "d", f"{location}/.attempts/dataid=d/attempt=2")
+    assert fixedpath.turn(location, "d", str(two))
     assert not late
 
     os.close(held)
     other.join()
     [got] = late
     assert got is not None
-    assert fixedpath.leads_to(f"file://{location}/", "d", f"file://{location}/.attempts/dataid=d/attempt=2")
-    assert not fixedpath.turn(location, "d", f"{location}/.attempts/dataid=d/attempt=2")
+    assert fixedpath.leads_to(f"file://{location}/", "d", f"file://{two}")
+    assert not fixedpath.turn(location, "d", str(two))
     os.close(got)
-    assert fixedpath.lock(location, "never written") is None
+
+
+def test_a_path_leads_to_the_version_also_where_its_location_is_a_link(tmp_path: Path) -> None:
+    version = tmp_path / "root" / ".attempts" / "clean" / "dataid=d" / "attempt=1"
+    version.mkdir(parents=True)
+    (tmp_path / "other" / "disk" / "clean").mkdir(parents=True)
+    location = tmp_path / "root" / "clean"
+    location.symlink_to(tmp_path / "other" / "disk" / "clean")
+    held = fixedpath.lock(str(location), "d")
+    assert held is not None
+    assert fixedpath.turn(str(location), "d", str(version))
+    os.close(held)
+    assert (location / "dataid=d").resolve() == version.resolve()
+
+
+def test_a_version_that_lies_at_the_path_itself_cannot_be_led_to() -> None:
+    """As 0.1.0 wrote it, before the dataset had fixed paths."""
+    for version in ("/data/clean/dataid=d/attempt=1", "/data/clean/dataid=d/.attempts/attempt=1"):
+        assert not fixedpath.can_lead_to("/data/clean", "d", version)
+    for version in ("/data/clean/.attempts/dataid=d/attempt=1", "/data/.attempts/clean/dataid=d/attempt=1"):
+        assert fixedpath.can_lead_to("/data/clean", "d", version)

@@ -43,10 +43,10 @@ def stock(world: World, root: Path) -> World:
     return world
 
 
-def write(root: Path, attempt: Attempt, *, is_hidden: bool = True) -> Path:
-    """`is_hidden`: where attempts write; those of 0.1.0 wrote beside."""
-    place = Path(attempt_location(f"{root}/out", attempt.dataid, attempt.attempt))
-    path = place if is_hidden else place.parent.parent / place.name
+def write(root: Path, attempt: Attempt, place: str = "") -> Path:
+    """`place`: of attempts of older releases, which wrote elsewhere."""
+    new = attempt_location(f"{root}/out", attempt.dataid, attempt.attempt, [str(root)])
+    path = Path(place.format(attempt=attempt)) / f"attempt={attempt.attempt}" if place else Path(new)
     (path / "deep").mkdir(parents=True)
     (path / "deep" / "part-0").write_text("12345")
     return path
@@ -87,7 +87,7 @@ def test_only_the_dead_are_collected_and_only_after_the_grace(
     daemon.finish(attempts["returned"], outcome="RETURNED")
     daemon.fail(attempts["unstarted"])
     daemon.finish(attempts["done"], started=BEGAN, outputs={"out": {"location": str(written["done"])}})
-    other = root / "out" / "dataid=failed" / "attempt=999999"
+    other = written["failed"].with_name("attempt=999999")
     other.mkdir()
 
     assert collected(run_ctl) == {}
@@ -99,7 +99,7 @@ def test_only_the_dead_are_collected_and_only_after_the_grace(
         str(written["failed"]): "FAILED",
         str(written["returned"]): "RETURNED",
     }
-    left = set(root.glob("out/**/attempt=*"))
+    left = set(root.glob(".attempts/out/**/attempt=*"))
     assert left == {other, *(written[dataid] for dataid in ("unstarted", "live", "done", "lost"))}
 
     # A runner that was believed dead writes once more, twice.
@@ -131,12 +131,17 @@ def test_a_superseded_version_goes_when_its_time_is_over_and_nobody_reads_it(
     assert stock.value("SELECT collected FROM dataflow.manifest WHERE version = 1") is not None
 
 
-def test_what_lies_where_0_1_0_wrote_is_collected_too(stock: World, root: Path, run_ctl: RunCtl) -> None:
+@pytest.mark.parametrize(
+    "place", ["dataid={attempt.dataid}", ".attempts/dataid={attempt.dataid}"], ids=["pointer", "rename"]
+)
+def test_what_lies_where_0_1_0_wrote_is_collected_too(
+    stock: World, root: Path, run_ctl: RunCtl, place: str
+) -> None:
     daemon = stock.daemon()
     stock.do("SELECT dataflow.pause('job:use')")
     stock.ready("raw", "failed", "kept", "again")
     attempts = {attempt.dataid: attempt for attempt in daemon.claim()}
-    beside = {dataid: write(root, attempt, is_hidden=False) for dataid, attempt in attempts.items()}
+    beside = {dataid: write(root, attempt, f"{root}/out/{place}") for dataid, attempt in attempts.items()}
     daemon.fail(attempts["failed"], started=BEGAN)
     for dataid in ("kept", "again"):
         daemon.finish(attempts[dataid], started=BEGAN, outputs={"out": {"location": str(beside[dataid])}})
@@ -191,19 +196,19 @@ def test_no_link_is_followed_and_no_root_is_left(
     inside = write(root, attempts["inside"])
     (inside / "link").symlink_to(outside)
     target = write(outside, attempts["chunk"])
-    (root / "out" / "dataid=chunk").symlink_to(target.parent.parent)
-    hidden = write(outside, attempts["hidden"])
-    (root / "out" / "dataid=hidden").mkdir()
-    (root / "out" / "dataid=hidden" / hidden.parent.name).symlink_to(hidden.parent)
-    (root / "out" / "dataid=attempt").mkdir()
-    (root / "out" / "dataid=attempt" / f"attempt={attempts['attempt'].attempt}").symlink_to(
-        outside / "precious"
-    )
+    inside.parent.with_name("dataid=chunk").symlink_to(target.parent)
+    hidden = write(outside, attempts["hidden"], f"{outside}/dataid=hidden/.attempts")
+    (root / "out" / "dataid=hidden").mkdir(parents=True)
+    (root / "out" / "dataid=hidden" / ".attempts").symlink_to(hidden.parent)
+    for place in (inside.parent.with_name("dataid=attempt"), root / "out" / "dataid=attempt"):
+        place.mkdir()
+        (place / f"attempt={attempts['attempt'].attempt}").symlink_to(outside / "precious")
     assert collected(run_ctl, "--grace", "0s") == {str(inside): "FAILED"}
     assert (outside / "precious").is_dir()
     assert target.is_dir()
     assert hidden.is_dir()
 
+    (outside / "out").mkdir()
     stock.do("UPDATE dataflow.dataset SET location = %s WHERE datasetid = 'out'", str(outside / "out"))
     answer = asked(run_ctl, "gc", "--grace", "0s", "--dry-run")
     assert answer["directories"] == []
@@ -239,8 +244,10 @@ def test_the_daemon_collects_by_itself_also_where_the_dataid_stands_inside_the_p
     publish(stock, daemon, root, "d1")
     [attempt] = daemon.claim()
     daemon.fail(attempt, started=BEGAN)
-    dead = Path(attempt_location(f"{root}/by_day/{{dataid}}/used-{{dataid}}", "d1", attempt.attempt))
-    other = root / "by_day" / "d2" / "used-d1" / dead.parent.name / dead.name
+    dead = Path(
+        attempt_location(f"{root}/by_day/{{dataid}}/used-{{dataid}}", "d1", attempt.attempt, [str(root)])
+    )
+    other = root / ".attempts" / "by_day" / "d2" / "used-d1" / dead.name
     dead.mkdir(parents=True)
     other.mkdir(parents=True)
     daemon.connection.close()
@@ -255,4 +262,4 @@ def test_the_daemon_collects_by_itself_also_where_the_dataid_stands_inside_the_p
     eventually(lambda: not dead.exists())
     assert collector.said("gc.done", times=2)[0]["removed"] == 1
     assert other.is_dir()
-    assert (root / "out" / "dataid=d1").is_dir()
+    assert (root / ".attempts" / "out" / "dataid=d1").is_dir()

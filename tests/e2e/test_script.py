@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
 import shutil
 import stat
@@ -19,6 +18,7 @@ import pytest
 from dataflowd import flow, keyfile, seal
 from tests.fix_daemon import StartDaemon, daemons, eventually
 from tests.fix_postgres import reachable_directory
+from tests.processes import require_python_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -154,7 +154,7 @@ def test_a_script_finds_what_it_expects_byte_for_byte_and_publishes_what_it_writ
     scripts.arrive("1")
     assert scripts.run() == 0, scripts.attempt()
     attempt = scripts.attempt()
-    made = scripts.root / "clean" / "dataid=1" / ".attempts" / f"attempt={attempt['attempt']}"
+    made = scripts.root / ".attempts" / "clean" / "dataid=1" / f"attempt={attempt['attempt']}"
     seen = dict(
         pair.split("=", 1)
         for pair in (scripts.directory / "seen.env").read_bytes().decode().rstrip("\0").split("\0")
@@ -262,7 +262,7 @@ def test_every_other_end_is_told_with_its_status_and_last_lines(scripts: Scripts
         "fifo": "INVALID_REPORT",
         "broken": "CHECK_FAILED",
         "bad": "QUARANTINE_LIMIT",
-        "gone": "WRONG_DATA",
+        "gone": "INVALID_PATH",
     }
     assert ended["fails"]["error"] == "exit status 3: ***\nabout to end\n***"
     assert "line 1" in ended["wrong"]["error"]
@@ -355,16 +355,6 @@ def test_a_script_that_cannot_be_executed_says_why(scripts: Scripts) -> None:
     assert "#!" in attempt["error"]
 
 
-def _reachable_by(user: str) -> bool:
-    """Whether this Python can be executed by that user: a Python in root's home cannot."""
-    if os.geteuid() != 0:
-        return False
-    tried = subprocess.run(
-        [sys.executable, "-I", "-c", "import dataflowd"], user=user, check=False, capture_output=True
-    )
-    return tried.returncode == 0
-
-
 @pytest.fixture
 def reachable(dsn: str, connection: psycopg.Connection, settings: Settings) -> Iterator[Scripts]:
     """Where another user can come: pytest's own directories are closed."""
@@ -381,12 +371,7 @@ def reachable(dsn: str, connection: psycopg.Connection, settings: Settings) -> I
 
 
 def test_jobs_run_as_another_user_and_get_passwords_by_a_key_that_stays_roots(reachable: Scripts) -> None:
-    try:
-        can_run = _reachable_by("nobody")
-    except OSError:
-        can_run = False
-    if not can_run:
-        pytest.skip("needs root, and a Python that another user can execute")
+    require_python_of("nobody")
     reachable.declare(
         '#!/bin/sh -eu\nid -un; echo $HOME; echo 1 > "$clean_location/part"\n'
         'echo \'{"rows": 1}\' > "$DATAFLOW_REPORT"; [ "$sales_db_orders_password" = hunter-2-canary ]\n'
@@ -398,7 +383,7 @@ def test_jobs_run_as_another_user_and_get_passwords_by_a_key_that_stays_roots(re
     daemon = reachable.start("--once", wait=False, env=ALLOWED | {"DATAFLOW_RUNNER_USER": "nobody"})
     assert daemon.ended() == 0, reachable.attempt()
     assert reachable.log().splitlines() == ["nobody", pwd.getpwnam("nobody").pw_dir]
-    made = reachable.root / "clean" / "dataid=1" / ".attempts" / f"attempt={reachable.attempt()['attempt']}"
+    made = reachable.root / ".attempts" / "clean" / "dataid=1" / f"attempt={reachable.attempt()['attempt']}"
     assert (made / "part").owner() == "nobody"
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 COMMANDS = 1500
 # They become another program, look for Java, or go on for ever.
-OTHERS = {("psql",), ("doctor",)}
+OTHERS = {("psql",), ("doctor",), ("exec",)}
 GROUPS = {"embedded"}
 ENDLESS = {"--watch", "--follow", "-f"}
 WRITES = {"--output"}

@@ -116,6 +116,7 @@ class Author(Speaker):
             {"kind": "window", "last": self.whole(), "unit": "day"},
             {"kind": "all", "dataids": self.several(self.text, 3)},
             {"kind": "fixed", "dataid": self.text()},
+            {"kind": "partitioning", "name": self.one(("size_5", self.text()))},
             self.json(),
         ))  # fmt: skip
 

@@ -70,6 +70,7 @@ class Caller(Speaker):
             "uuid": lambda: f"{self.random.getrandbits(128):032x}",
             "interval": lambda: self.one(SPANS),
             "timestamp with time zone": lambda: self.one(MOMENTS),
+            "timestamp without time zone": lambda: self.one(MOMENTS),
             "bytea": lambda: self.random.randbytes(self.random.randint(0, 40)),
         }
         return None if self.chance(0.1) else say[kind]()

@@ -322,6 +322,7 @@ def _furnish(directory: Path, settings: Settings, connection: psycopg.Connection
         outside / "dataid=d1" / "attempt=1",
         outside / "dataid=d1" / ".attempts" / "attempt=1",
         outside / ".attempts" / "dataid=d1" / "attempt=1",
+        outside / ".attempts" / "raw" / "dataid=d1" / "attempt=1",
     ):
         path.mkdir(parents=True)
         (path / "part.csv").write_text(SECRET + "\n", encoding="ascii") if path.is_relative_to(

@@ -251,7 +251,12 @@ class Superuser:
         """For an order, a good one with one thing in it replaced; else whatever JSON can be."""
         if way == "large":
             return json.dumps({"a": "x" * LARGE})
-        if function.startswith(("work_order(", "preview_order(", "trial_order(")) and chance.random() < 0.9:
+        if (
+            function.startswith(
+                ("work_order(", "attempt_order(", "take_order(", "preview_order(", "trial_order(")
+            )
+            and chance.random() < 0.9
+        ):
             row = self._connection.execute("SELECT dataflow.preview_order('work', 'd1')").fetchone()
             document = row[0] if row else {}
             for _ in range(chance.randint(1, 3)):

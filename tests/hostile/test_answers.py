@@ -21,37 +21,37 @@ NINES = "9" * 5000
 # The function with the types of its arguments, what its twin returns, and the twin's body.
 TWINS = {
     "a claim of what is no number": (
-        "claim(text, uuid, integer)",
+        "claim_within(text, uuid, integer, text[], integer)",
         CLAIMED.format("jsonb"),
         "SELECT '[1]'::jsonb, 't', 'work', 'd1', 1, 'tag', '{}'::jsonb, '{}'::jsonb, 1",
     ),
     "a claim without a name": (
-        "claim(text, uuid, integer)",
+        "claim_within(text, uuid, integer, text[], integer)",
         CLAIMED.format("bigint"),
         "SELECT 7, 'ab', NULL, 'd1', 1, 'tag', '{}'::jsonb, '{}'::jsonb, 1",
     ),
     "a claim of a path": (
-        "claim(text, uuid, integer)",
+        "claim_within(text, uuid, integer, text[], integer)",
         CLAIMED.format("bigint"),
         "SELECT 7, 'ab', 'work', '../../outside', 1, 'tag', '{}'::jsonb, '{}'::jsonb, 1",
     ),
     "a claim of one attempt again and again": (
-        "claim(text, uuid, integer)",
+        "claim_within(text, uuid, integer, text[], integer)",
         CLAIMED.format("bigint"),
         "SELECT 7, 'ab', 'live', 'd1', 1, 'tag', '{}'::jsonb, '{}'::jsonb, 1 FROM generate_series(1, 2)",
     ),
     "more claims than were asked for": (
-        "claim(text, uuid, integer)",
+        "claim_within(text, uuid, integer, text[], integer)",
         CLAIMED.format("bigint"),
         "SELECT n, 'ab', 'live', 'd1', 1, 'tag', '{}'::jsonb, '{}'::jsonb, 1 FROM generate_series(1, 100000) n",
     ),
     "a number that is too long": (
-        "claim(text, uuid, integer)",
+        "claim_within(text, uuid, integer, text[], integer)",
         CLAIMED.format("bigint"),
         f"SELECT 7, 'ab', 'live', 'd1', 1, 'tag', '{{}}'::jsonb, '{{\"a\": {NINES}}}'::jsonb, 1",
     ),
     "a document that is too deep": (
-        "claim(text, uuid, integer)",
+        "claim_within(text, uuid, integer, text[], integer)",
         CLAIMED.format("bigint"),
         f"SELECT 7, 'ab', 'live', 'd1', 1, 'tag', '{{}}'::jsonb, '{'[' * 1500}{']' * 1500}'::jsonb, 1",
     ),
@@ -69,7 +69,7 @@ TWINS = {
         "TABLE (datasetid text, dataid text, location text, current text)",
         "SELECT 'raw', 'd1', '/', '/'",
     ),
-    "orders that are none": ("work_order(bigint, uuid)", "text", "SELECT 'rm -rf /'"),
+    "orders that are none": ("take_order(bigint, uuid)", "text", "SELECT 'rm -rf /'"),
 }  # fmt: skip
 
 

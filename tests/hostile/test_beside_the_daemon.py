@@ -7,7 +7,6 @@ import os
 import pwd
 import re
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +23,10 @@ from dataflowd.promise import JOB, ROWS, WRITE
 from dataflowd.settings import Settings
 from tests.fix_daemon import daemons
 from tests.fix_postgres import reachable_directory, run_program
+from tests.processes import require_python_of
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
     from tests.fix_daemon import Shop, StartDaemon
@@ -103,15 +104,6 @@ def told(log_dir: Path) -> dict[str, Any]:
     [line] = [line for line in log.read_text(encoding="utf-8").splitlines() if line.startswith("{")]
     found: dict[str, Any] = json.loads(line)
     return found
-
-
-def can_run_python(user: str) -> bool:
-    """A Python in root's home is closed to others."""
-    words = [sys.executable, "-I", "-c", "import dataflowd"]
-    try:
-        return subprocess.run(words, user=user, check=False, capture_output=True).returncode == 0
-    except OSError:
-        return False
 
 
 def test_secrets_leave_the_environment_of_a_running_daemon(
@@ -199,8 +191,7 @@ def test_a_job_that_finds_the_embedded_socket_is_asked_for_a_password(embedded_h
 def test_a_job_of_runner_user_gets_neither_at_the_daemon_nor_at_its_database(
     embedded_host: dict[str, str],
 ) -> None:
-    if not can_run_python(JOBS_USER):
-        pytest.skip("needs a Python that another user can execute")
+    require_python_of(JOBS_USER)
     data_dir = Path(embedded_host["DATAFLOW_DATA_DIR"])
     keyfile.add(data_dir / "key", [keyfile.line(seal.generate())])
     done = run_program("dataflowd", "run", "--once", env=embedded_host | {"DATAFLOW_RUNNER_USER": JOBS_USER})
@@ -394,8 +385,7 @@ def test_a_spark_job_of_runner_user_opens_passwords_by_a_key_that_stays_roots(
     connection: psycopg.Connection, dsn: str, settings: Settings, reuse: int
 ) -> None:
     """Warm, and as a spark-submit of its own."""
-    if not can_run_python(JOBS_USER):
-        pytest.skip("needs a Python that another user can execute")
+    require_python_of(JOBS_USER)
     with reachable_directory() as directory, daemons(dsn, directory / "flow.toml", directory) as start:
         flows, key = directory / "flow.toml", directory / "dataflowd" / "key"
         flows.write_text(SPARK_FLOW.format(reuse=reuse), encoding="utf-8")

@@ -113,7 +113,7 @@ class Host:
         async def ask() -> Order:
             orders = Orders(self.settings)
             try:
-                order = await orders.order(attempt, *declared.job("steal"), declared)
+                order = await orders.order(attempt, *await orders.job("steal", declared), declared)
             finally:
                 await orders.close()
             assert order is not None
@@ -242,6 +242,23 @@ def test_a_file_counts_as_it_was_read_or_as_it_lies_there(host: Host) -> None:
     assert "moved/{dataid}.csv' in the database" in said
     host.write(moved)
     assert host.order(attempt, declared)
+
+
+def test_a_configuration_counts_from_the_moment_when_it_was_applied(host: Host) -> None:
+    """A chunk that is made with it is not stale for it, though no daemon was told to reload."""
+    declared, attempt = Declared(host.settings), host.claim()
+    before = host.order(attempt, declared)
+    host.write(FLOW.replace("[job.steal]", "[job.steal]\nquarantine = 0.25"))
+    assert host.order(attempt, declared) == before  # edited, not applied
+    host.apply()
+    after = host.order(attempt, declared)
+    assert (before.quarantine, after.quarantine) == (None, 0.25)
+    applied = host.world.value("SELECT config_hash FROM dataflow.job WHERE jobid = 'steal'")
+    assert before.config_hash != after.config_hash == applied
+    host.write(FLOW)
+    mixed = host.order(attempt, declared)  # what was applied is nowhere to be read
+    assert mixed.quarantine is None
+    assert mixed.config_hash not in {before.config_hash, after.config_hash}
 
 
 def outside(host: Host) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pwd
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from dataflowd import flow, supervise
 from tests.fix_daemon import StartDaemon, daemons, eventually
 from tests.fix_postgres import reachable_directory
+from tests.processes import require_python_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,15 +46,6 @@ command = ["sh", "-c", "until [ -e go ]; do sleep 0.1; done; echo 1 > $clean_loc
 inputs = ["raw"]
 outputs = ["clean"]
 """
-
-
-def _is_reachable_by(user: str) -> bool:
-    """Whether this Python can be executed by that user: a Python in root's home cannot."""
-    words = [sys.executable, "-I", "-c", "import dataflowd"]
-    try:
-        return subprocess.run(words, user=user, check=False, capture_output=True).returncode == 0
-    except (OSError, KeyError):
-        return False
 
 
 @dataclass
@@ -257,8 +248,7 @@ def foreign_user(
 
 
 def test_a_job_of_another_user_reaches_neither_the_daemon_nor_its_key_and_logs(foreign_user: Enemies) -> None:
-    if not _is_reachable_by(NOBODY):
-        pytest.skip("needs root, and a Python that another user can execute")
+    require_python_of(NOBODY)
     enemies = foreign_user
     key = enemies.settings.data_dir / "key"
     key.write_text(SECRET, encoding="ascii")

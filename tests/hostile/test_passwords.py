@@ -184,7 +184,12 @@ def running(tmp_path: Path, key: seal.PrivateKey, text: str) -> Iterator[subproc
     try:
         for handle in (given, send):
             os.close(handle)
-        assert not select.select([receive], [], [], WAIT_SECONDS)[0] or os.read(receive, 4096) == b""
+        said = b""
+        while select.select([receive], [], [], WAIT_SECONDS)[0] and (more := os.read(receive, 4096)):
+            said += more
+        # What it found, and nothing that is wrong: it has become the script.
+        assert [list(json.loads(line)) for line in said.splitlines()] == [["found"]]
+        assert PASSWORD.encode() not in said
         yield process
     finally:
         os.close(receive)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SEED = 16
 ROUNDS = 2
 # What datasets and orders say is besieged by itself.
-OTHERS = r"^(?!column dataset\.|rows dataset |function (work_order|preview_order|trial_order)\()"
+OTHERS = r"^(?!column dataset\.|rows dataset |function (work_order|attempt_order|take_order|preview_order|trial_order)\()"
 
 
 def test_whoever_owns_the_database_gets_neither_files_nor_hosts_nor_passwords(
@@ -63,7 +63,9 @@ def _has_ended(stage: Stage, dataid: str) -> bool:
     return stage.status("clean", dataid) in {"FAILED", "READY"}
 
 
-@pytest.mark.parametrize("only", [r"(column|rows) dataset\b", r"function (work_order|claim)\("])
+@pytest.mark.parametrize(
+    "only", [r"(column|rows) dataset\b", r"function (work_order|attempt_order|take_order|claim)\("]
+)
 def test_whoever_rewrites_datasets_and_orders_gets_nothing(dsn: str, tmp_path: Path, only: str) -> None:
     with opened(dsn, tmp_path) as stage:
         siege = Siege(stage, SEED, only=only)

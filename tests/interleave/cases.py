@@ -55,6 +55,7 @@ STOPS = tuple(
             "work:update work:delete attempt:insert datastatus:insert event:insert",
         ),
         (("claim_run_beta",), "attempt:insert datastatus:insert"),
+        (("begin_lost",), "attempt:insert datastatus:insert"),
         (
             ("apply_new", "apply_prune", "apply_move", "apply_strict", "apply_map"),
             "job:insert job_output:delete job_input:insert datastatus:update work:insert open_run:delete",
@@ -95,6 +96,8 @@ TRIPLES = (
     ("lost_claim", "cancel", "claim_beta"),
     ("validated_a", "invalidated_a", "claim_beta"),
     ("rescue", "resubmit_sql", "claim_beta"),
+    ("begin_done", "claim_beta", "resubmit_sql"),
+    ("begin_lost", "cancel", "claim_beta"),
     ("apply_move", "resubmit_sql", "claim_beta"),
 )
 

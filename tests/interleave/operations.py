@@ -323,6 +323,36 @@ def retaking(stage: Stage) -> list[Step]:
     ]
 
 
+def beginning(outcome: str | None) -> Callable[[Stage], list[Step]]:
+    """Something outside takes the run, and ends it so; None: it is never heard of again."""
+
+    def play(stage: Stage) -> list[Step]:
+        handles: list[str] = []
+        result: dict[str, Any] = {"outputs": {name: {"files": []} for name in stage.world.outputs}}
+
+        def end() -> str | None:
+            if not handles:
+                return None
+            told = Jsonb(result if outcome == "DONE" else {})
+            return text("SELECT dataflow.end_run({}, {}, 'x', NULL, {})", handles[0], outcome, told)
+
+        call = text("SELECT handle FROM dataflow.begin_instead({}, {})", *stage.world.run)
+        steps = transaction_steps(
+            call, stage.isolation, lambda answer: handles.extend(row["handle"] or "" for row in answer.rows)
+        )
+        return steps if outcome is None else [*steps, Step(end)]
+
+    return play
+
+
+for _outcome in (None, "DONE", "FAILED"):
+    _register(
+        f"begin_{(_outcome or 'lost').lower()}",
+        "queued failed stopping waiting",
+        "person",
+        beginning(_outcome),
+    )
+
 CLAIMABLE = "queued failed stopping stale waiting unvalidated made held cancelled"
 for _name in ("alpha", "beta"):
     _register(f"claim_{_name}", CLAIMABLE, _name, claiming(_name, lambda daemon, _: daemon.claim_call()))

@@ -424,6 +424,9 @@ class Stage:
         for daemon in self.daemons.values():
             if not daemon.session.is_open:
                 self.mend(daemon)
+        self.do(
+            "UPDATE dataflow.attempt SET lease_until = now() - interval '1 second' WHERE lease_until IS NOT NULL"
+        )
         self.do("SELECT dataflow.rescue()")
         for daemon in self.daemons.values():
             self.finish(daemon, list(daemon.runners.values()), "DONE")

@@ -202,6 +202,7 @@ mappings = st.one_of(
     st.just({"kind": "all", "dataids": ["base", "1", "2"]}),
     st.just({"kind": "all", "dataid": "base", "partitioning": "p"}),
     st.just({"kind": "fixed", "dataid": "base"}),
+    st.just({"kind": "partitioning", "name": "p"}),
 )
 BATCHES = {"p": ["1", "2", "2026-01-01"]}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from dataflowd.attempt import Attempt
 from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine, log_path
 from dataflowd.engine.orders import Orders
-from dataflowd.engine.spark import PROBE_AFTER_SECONDS, SparkEngine
+from dataflowd.engine.spark import IS_STARTING, PROBE_AFTER_SECONDS, SparkEngine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -168,7 +169,8 @@ async def shop(world: World, settings: Settings) -> AsyncIterator[Shop]:
     declared = Declared(settings)
     dataflowd.flow.apply(world.connection, declared.flows["shop"])
     orders = Orders(settings)
-    engine = SparkEngine(settings, declared, orders, CommandEngine(settings, declared, orders))
+    commands = CommandEngine(settings, declared, orders, is_looked_at=True)
+    engine = SparkEngine(settings, declared, orders, commands)
     try:
         yield Shop(world, settings, engine, world.daemon())
     finally:
@@ -244,9 +246,9 @@ async def test_warm_runners_execute_publish_and_tell_every_mistake(
         assert (
             location
             == Path(here.settings.effective_root)
+            / ".attempts"
             / "out"
             / "dataid=good-1"
-            / ".attempts"
             / f"attempt={good.attempt}"
         )
         assert sizes(location) == {file["path"]: file["bytes"] for file in manifest["files"]}
@@ -372,11 +374,29 @@ async def test_an_attempt_says_that_it_waits_for_an_application_and_that_it_has_
                 await changed.wait()
                 later.start_soon(here.run, second)
                 await changed.wait()
-                assert told == [(first.attempt, None), (second.attempt, 1)]
+                assert told == [(first.attempt, IS_STARTING), (second.attempt, 1)]
                 sooner.cancel_scope.cancel()
             while told[-1] != (second.attempt, None):
                 await changed.wait()
             later.cancel_scope.cancel()
+
+
+async def test_what_a_runner_finds_before_the_job_begins_is_told(
+    world: World, shop_settings: Settings
+) -> None:
+    async with shop(world, shop_settings) as here:
+        [attempt] = here.claim("good-1")
+        told: list[tuple[int, dict[str, Any]]] = []
+        here.engine.on_found = lambda number, found: told.append((number, found))
+        result = await here.run(attempt)
+        assert result.outcome == "DONE", result.error
+        [(number, found)] = told
+        assert (number, set(found)) == (
+            attempt.attempt,
+            {"inputs", "outputs", "code_hash", "config_hash", "directory"},
+        )
+        [seen] = found["inputs"].values()
+        assert seen["files"] >= 1
 
 
 async def test_reuse_1_is_a_spark_submit_of_its_own(world: World, shop_settings: Settings) -> None:
@@ -432,8 +452,11 @@ async def test_runners_are_replaced_by_count_age_memory_silence_and_idleness(
         old = await served_by("good-4")
         assert full.ended.is_set()
         old.born -= shop_settings.runner_age
+        assert await ends(old)  # it takes nothing any more, and nobody waits until it has been idle for long
+        rooms: list[int] = []
+        here.engine.on_room = lambda: rooms.extend(one.served for one in here.engine.runners())
         silent = await served_by("good-5")
-        assert old.ended.is_set()
+        assert 0 in rooms  # the daemon is told of the slots of one that is new
         assert silent.pid is not None
         os.kill(silent.pid, signal.SIGSTOP)
         silent.idle_since -= PROBE_AFTER_SECONDS
@@ -461,3 +484,68 @@ async def test_an_attempt_that_cannot_be_heard_is_ended_in_its_runner_and_its_ne
             assert (await here.run(attempts["good-1"])).outcome == "DONE"
             assert here.engine.runners() == [runner]
             group.cancel_scope.cancel()
+
+
+SCRIPT_FLOW = """
+[flow]
+name = "shop"
+[dataset.raw]
+format = "csv"
+location = "{root}/raw/{dataid}.csv"
+schema = "id bigint, name string"
+[dataset.out]
+format = "csv"
+location = "{root}/out"
+schema = "id bigint, name string"
+[dataset.out.checks]
+min_rows = 1
+not_null = ["id"]
+unique = { columns = ["name"], severity = "warn" }
+range = { id = { min = 0 } }
+[job.work]
+command = ["./work.sh"]
+inputs = ["raw"]
+outputs = ["out"]
+"""
+WORK = """#!/bin/sh
+cp "$raw_location" "$out_location/part.csv"
+echo '{"rows": 2}' > "$DATAFLOW_REPORT"
+"""
+
+
+def with_script(settings: Settings, declared: str) -> None:
+    script = settings.flows[0].parent / "work.sh"
+    script.write_text(WORK)
+    script.chmod(0o755)
+    settings.flows[0].write_text(declared)
+
+
+async def test_spark_looks_into_what_a_script_has_written(world: World, shop_settings: Settings) -> None:
+    with_script(shop_settings, SCRIPT_FLOW)
+    async with shop(world, shop_settings) as stage:
+        [good, bad] = stage.claim("good", "bad")
+        good, bad = sorted([good, bad], key=lambda one: one.dataid, reverse=True)
+        raw = Path(shop_settings.effective_root) / "raw"
+        (raw / "good.csv").write_text("1,ann\n2,ann\n")
+        (raw / "bad.csv").write_text("1,ann\n-2,bob\n")
+        done = await stage.run(good)
+        assert done.outcome == "DONE", done.error
+        found = {one["name"]: one["passed"] for one in done.checks}
+        assert found == {
+            "min_rows": True,
+            "not_null(id)": True,
+            "range(id)": True,
+            "schema": True,
+            "unique(name)": False,
+        }
+        refused = await stage.run(bad)
+        assert (refused.outcome, refused.code, refused.outputs) == ("FAILED", "CHECK_FAILED", {})
+        assert "range(id): observed 1 of 2 rows, such as '-2', expected min 0" in str(refused.error)
+        assert stage.beginning(bad).is_set()
+
+
+def test_a_daemon_without_spark_leaves_what_has_to_be_looked_at_to_others(shop_settings: Settings) -> None:
+    with_script(shop_settings, SCRIPT_FLOW)
+    assert Declared(shop_settings).jobs(commands_only=True) == []
+    with_script(shop_settings, re.sub("(not_null|unique|range) = .*", "", SCRIPT_FLOW))
+    assert Declared(shop_settings).jobs(commands_only=True) == ["work"]

@@ -174,7 +174,7 @@ async def held(path: Path) -> None:
 
 
 def directories(settings: Settings) -> set[str]:
-    return {str(path) for path in Path(settings.effective_root).glob("out/*/.attempts/*")}
+    return {str(path) for path in Path(settings.effective_root).glob(".attempts/out/*/*")}
 
 
 def kill(pids: list[int]) -> None:

@@ -102,7 +102,7 @@ def test_a_new_flow_runs_as_it_was_made(
     ]
     assert "the amount is too small" in told
     assert "does not fit the schema of shop_raw" in told
-    assert len(list((flow / "data" / "clean").glob("dataid=*/.attempts/attempt=*/*.parquet"))) == 3
+    assert len(list((flow / "data" / ".attempts" / "clean").glob("dataid=*/attempt=*/*.parquet"))) == 3
 
 
 def test_nothing_is_overwritten_and_names_are_checked(tmp_path: Path) -> None:

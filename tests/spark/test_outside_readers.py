@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import duckdb
 import pandas as pd  # type: ignore[import-untyped] # it ships no type information
 import pyarrow.dataset as arrow
 import pytest
@@ -13,7 +15,8 @@ from pyarrow import parquet
 from pyspark.errors import AnalysisException
 
 from dataflowd import fixedpath
-from dataflowd.order import ATTEMPTS, Chunk, Dataset, Input, Order, Output
+from dataflowd.order import Chunk, Dataset, Input, Order, Output
+from dataflowd.places import ATTEMPTS
 from dataflowd.runner.execute import execute
 from dataflowd.testing import Recorded
 
@@ -61,17 +64,20 @@ def test_a_plain_read_of_a_dataset_finds_no_attempt(spark: SparkSession, tmp_pat
         (dataid, attempt): make(spark, tmp_path, dataid, attempt, rows, f"{place}{below}")
         for dataid, attempt, rows in (("d1", 1, 3), ("d1", 2, 4), ("d2", 3, 5))
     }
+    assert not place.exists()
+    assert found_by_duckdb(place) == 0
+    place.mkdir()  # as somebody may have made it
     with pytest.raises(AnalysisException, match="UNABLE_TO_INFER_SCHEMA"):
         spark.read.parquet(str(place))
     assert spark.read.schema(SCHEMA).parquet(str(place)).count() == 0
     assert spark.read.schema(SCHEMA).option("recursiveFileLookup", "true").parquet(str(place)).count() == 0
     assert spark.read.text(str(place)).count() == 0
-    assert spark.sparkContext.textFile(f"{place}/*").count() == 0  # Hadoop's own reader
+    assert spark.sparkContext.textFile(str(place)).count() == 0  # Hadoop's own reader
     assert parquet.read_table(place).num_rows == 0
     assert len(pd.read_parquet(place)) == 0
     assert arrow.dataset(place, partitioning="hive").count_rows() == 0
-    # No reader with patterns of its own finds them where chunks are, or would be.
-    assert not [*place.glob("*.parquet"), *place.glob("*/*.parquet"), *place.glob("dataid=*/attempt=*")]
+    assert found_by_duckdb(place) == 0
+    assert not list(place.rglob("*"))  # whatever the pattern
 
     current = [made["d1", 2], made["d2", 3]]
     assert spark.read.parquet(*current).count() == 9
@@ -86,7 +92,10 @@ def test_a_plain_read_of_fixed_paths_is_what_is_published(spark: SparkSession, t
     place = tmp_path / "out"
     for dataid, attempt, rows in (("d1", 1, 3), ("d1", 2, 4), ("d2", 3, 5)):
         location = make(spark, tmp_path, dataid, attempt, rows, f"{place}/{ATTEMPTS}")
+        held = fixedpath.lock(str(place), dataid)
+        assert held is not None
         assert fixedpath.turn(str(place), dataid, location)
+        os.close(held)
     make(spark, tmp_path, "d2", 4, 6, f"{place}/{ATTEMPTS}")  # not published yet, or never
     found = spark.read.parquet(str(place))
     counted = {row["dataid"]: row["count"] for row in found.groupBy("dataid").count().collect()}
@@ -95,3 +104,18 @@ def test_a_plain_read_of_fixed_paths_is_what_is_published(spark: SparkSession, t
     assert len(pd.read_parquet(place)) == 9
     assert arrow.dataset(place, partitioning="hive").count_rows() == 9
     assert len(list(place.glob("dataid=*/*.parquet"))) == 2
+    for pattern in ("dataid=*/*.parquet", "*/*.parquet"):
+        assert found_by_duckdb(place, pattern) == 9
+    # It follows no link below a `**`.
+    assert found_by_duckdb(place) in {0, 9}
+
+
+def found_by_duckdb(place: Path, pattern: str = "**/*.parquet") -> int:
+    """DuckDB skips no hidden name."""
+    try:
+        found = duckdb.execute("SELECT count(*) FROM read_parquet(?)", [f"{place}/{pattern}"]).fetchone()
+    except duckdb.IOException as error:
+        assert "No files found" in str(error)  # noqa: PT017 - there is nothing, or there are rows
+        return 0
+    assert found is not None
+    return int(found[0])

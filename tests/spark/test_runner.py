@@ -83,14 +83,14 @@ def test_the_four_steps_are_announced_and_the_manifest_describes_the_files(
 def test_an_attempt_never_writes_where_something_lies(spark: SparkSession, order: Order) -> None:
     assert run(order, spark)["outcome"] == "DONE"
     again = run(order, spark)
-    assert again["code"] == "WRONG_DATA"
+    assert again["code"] == "LOCKED"
     assert "which this attempt alone may write, exists already" in again["error"]
 
 
 @pytest.mark.parametrize(
     ("changes", "code", "says"),
     [
-        ({"location": "{root}/gone.csv"}, "WRONG_DATA", "there is nothing at"),
+        ({"location": "{root}/gone.csv"}, "INVALID_PATH", "there is nothing at"),
         ({"location": "/etc/passwd"}, "INVALID_PATH", "outside the allowed roots"),
         ({"location": "{root}/../x.csv"}, "INVALID_PATH", "has '..' in it"),
         ({"validated": False}, "NOT_VALIDATED", "nobody has vouched for raw/d1"),
@@ -108,6 +108,58 @@ def test_an_input_that_is_not_what_it_should_be_stops_before_job_code(  # noqa: 
     assert (result["outcome"], result["code"]) == ("FAILED", code)
     assert says in result["error"]
     assert said.steps == ["prepare"]
+
+
+CHECKED = {
+    "min_rows": {"value": 1, "severity": "error"},
+    "not_null": {"columns": ["id"], "severity": "error"},
+    "range": {"id": {"min": 0, "max": 9, "severity": "error"}},
+    "unique": {"columns": ["id"], "severity": "warn"},
+    "row_count": {"input": "elsewhere", "tolerance": 0, "severity": "error"},
+}
+
+
+def checked(order: Order, checks: dict[str, Any] | None = None, **changes: Any) -> Order:
+    """Its input comes from outside, and its dataset has checks."""
+    source = with_chunk(order, **changes).inputs["raw"]
+    dataset = replace(source.dataset, checks=CHECKED if checks is None else checks)
+    return replace(order, inputs={"raw": replace(source, dataset=dataset)})
+
+
+def test_checks_of_what_comes_from_outside_are_judged_before_job_code(
+    spark: SparkSession, order: Order, tmp_path: Path
+) -> None:
+    good = run(checked(order), spark)
+    assert good["outcome"] == "DONE"
+    assert good["judged"] == [{"dataset": "raw", "dataid": "d1", "passed": True, "said": ""}]
+    assert {one["name"]: one["passed"] for one in good["checks"] if one["dataset"] == "raw"} == {
+        "not_null(id)": True,
+        "range(id)": True,
+        "min_rows": True,
+        "unique(id)": True,
+    }
+    (tmp_path / "raw.csv").write_text("1\n1\n12\nx\n")
+    said = Recorded()
+    bad = execute(replace(checked(order), attempt=8), spark, said, threading.Event())
+    assert (bad["outcome"], bad["code"], said.steps) == ("FAILED", "NOT_VALIDATED", ["prepare"])
+    assert (
+        "raw/d1 does not pass the checks of its dataset: not_null(id): observed 1 of 4 rows" in bad["error"]
+    )
+    assert "range(id): observed 1 of 4 rows, such as '12', expected min 0, max 9" in bad["error"]
+    assert [one["passed"] for one in bad["judged"]] == [False]
+    assert {one["name"] for one in bad["checks"] if not one["passed"]} == {
+        "not_null(id)",
+        "range(id)",
+        "unique(id)",
+    }
+    # The answer of a version that was judged already stands, and who forces a run has been asked.
+    assert "judged" not in run(replace(checked(order, judged=True), attempt=9), spark)
+    refused = run(replace(checked(order, judged=False), attempt=10), spark)
+    assert (refused["code"], "its checks failed before" in refused["error"]) == ("NOT_VALIDATED", True)
+    assert run(replace(checked(order), attempt=11, forced=True), spark)["outcome"] == "DONE"
+    unknown = {"not_null": {"columns": ["idd"], "severity": "error"}}
+    missing = run(replace(checked(order, unknown), attempt=12), spark)
+    assert (missing["code"], "did you mean 'id'" in missing["error"]) == ("NOT_VALIDATED", True)
 
 
 @pytest.mark.parametrize(("kind", "location"), [("delta", "{root}/out"), ("parquet", "s3a://bucket/out")])
@@ -228,3 +280,18 @@ def test_reading_what_spark_has_written_asks_no_job_for_its_schema(
     assert found.collect() == frame.collect()
     parted = files.read(spark, Dataset(name="out"), [str(tmp_path / "parted")])
     assert parted.columns == ["a.b", "amount", "xs", "id"]
+
+
+def test_what_was_found_is_told_before_the_job_begins_also_when_it_is_refused(
+    spark: SparkSession, order: Order, tmp_path: Path
+) -> None:
+    said = Recorded()
+    assert execute(order, spark, said, threading.Event())["outcome"] == "DONE"
+    found = said.evidence["inputs"]["raw"]
+    assert (found["chunks"], found["files"], found["bytes"]) == (1, 1, 4)
+    assert found["listed"][0]["location"] == str(tmp_path / "raw.csv")
+    assert said.evidence["outputs"] == {"out": f"{tmp_path}/.attempts/out/dataid=d1/attempt=7"}
+    (tmp_path / "raw.csv").unlink()
+    refused = Recorded()
+    assert execute(replace(order, attempt=8), spark, refused, threading.Event())["outcome"] == "FAILED"
+    assert (refused.evidence["inputs"], refused.steps) == ({"raw": {"note": "nothing is there"}}, ["prepare"])

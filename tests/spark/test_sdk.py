@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,16 +119,55 @@ def in_nodes(ctx: Context) -> None:
 
 def test_a_job_of_nodes_counts_them_in_order_and_names_the_one_that_fails(numbers: DataFrame) -> None:
     ran = run_job(in_nodes, numbers.sparkSession, {"numbers": numbers}, ["out"], params={"divisor": 50})
-    assert [(each["node"], each["parent"], each["items"], each["failures"]) for each in ran.nodes] == [
-        ("even", None, 50, 0),
-        ("no name", "even", 100, 1),
-        ("halves", None, 50, 0),
-        ("write out", None, 5, 0),
+    told = ("node", "parent", "sources", "items", "failures")
+    assert [tuple(each[key] for key in told) for each in ran.nodes] == [
+        ("even", None, ["no name"], 50, 0),
+        ("no name", "even", [], 100, 1),
+        ("halves", None, ["even"], 50, 0),
+        ("write out", None, ["halves"], 5, 0),
     ]
     assert all(each["seconds"] > 0 for each in ran.nodes if each["node"] != "no name")
     with pytest.raises(AttemptError, match=r"^in node halves: ZeroDivisionError") as raised:
         run_job(in_nodes, numbers.sparkSession, {"numbers": numbers}, ["out"], params={"divisor": 0})
     assert "in in_nodes" in raised.value.message
+
+
+@node
+def route(_: Context, numbers: DataFrame) -> dict[str, DataFrame]:
+    return {"low": numbers.where("id < 30"), "high": numbers.where("id >= 30")}
+
+
+@node
+def ends(_: Context, numbers: DataFrame) -> tuple[DataFrame, int, DataFrame]:
+    return numbers.where("id < 40"), 7, numbers.where("id >= 90")
+
+
+@job
+def branching(ctx: Context) -> None:
+    ways = route(ctx, halves(ctx, ctx.read("numbers"), 50))
+    first, seven, last = ends(ctx, ways["high"])
+    assert seven == 7
+    ctx.write("low", ways["low"])
+    ctx.write("high", first.unionByName(last))
+
+
+def test_of_a_node_that_branches_each_branch_is_counted_and_knows_where_its_rows_come_from(
+    numbers: DataFrame,
+) -> None:
+    ran = run_job(
+        branching, numbers.sparkSession, {"numbers": numbers}, ["low", "high"], params={"divisor": 50}
+    )
+    assert [(each["node"], each["parent"], each["sources"], each["items"]) for each in ran.nodes] == [
+        ("halves", None, [], 100),
+        ("route", None, ["halves"], 100),
+        ("route: low", "route", ["route"], 30),
+        ("route: high", "route", ["route"], 70),
+        ("ends", None, ["route: high"], 20),
+        ("ends: 1", "ends", ["ends"], 10),
+        ("ends: 3", "ends", ["ends"], 10),
+        ("write low", None, ["route: low"], 30),
+        ("write high", None, ["ends: 1", "ends: 3"], 20),
+    ]
 
 
 def test_a_spark_sql_file_gets_views_and_bound_parameters(spark: SparkSession) -> None:
@@ -851,7 +891,7 @@ def test_lines_that_could_not_be_parsed_are_repaired_in_an_export(
     told["4,xx,eve"]["record"]["amount"] = "7"
     told["5,"]["record"] |= {"amount": "8", "note": "short"}
     edited = "".join(json.dumps(line | {"action": "repair"}) + "\n" for line in told.values())
-    repairs = {
+    repairs: dict[str, dict[str, Any]] = {
         one["itemid"]: one["resolution"]["repaired"]
         for one in records.resolutions(records.parsed(edited, "json"), rows)
     }
@@ -860,6 +900,57 @@ def test_lines_that_could_not_be_parsed_are_repaired_in_an_export(
     assert again.quarantine == []
     found = sorted(tuple(row) for row in again.outputs["out"].collect())
     assert found == [(1, 5, "good"), (4, 7, "eve"), (5, 8, "short"), (6, 1, "bob")]
+
+
+def test_equal_records_that_were_dealt_with_differently_each_get_their_own(spark: SparkSession) -> None:
+    def sift(ctx: Context) -> None:
+        ctx.write("out", ctx.quarantine(ctx.read("rows"), unless="amount > 0", item="id"))
+
+    def rows(count: int) -> DataFrame:
+        return spark.createDataFrame([(1, 5), *count * [(2, -1)], *2 * [(3, -1)]], "id int, amount int")
+
+    first = run_job(sift, spark, {"rows": rows(3)}, ["out"])
+    chosen: dict[str, dict[str, Any] | None]
+    chosen = {"2": None, "2#2": {"amount": "20"}, "2#3": {"amount": "30"}, "3": None, "3#2": None}
+    resolved = [(item, chosen[item["item"]]) for item in sorted(first.quarantine, key=itemgetter("item"))]
+
+    def made(count: int) -> list[tuple[int, int]]:
+        again = run_job(sift, spark, {"rows": rows(count)}, ["out"], resolved=resolved)
+        assert again.quarantine == []
+        return sorted((row.id, row.amount) for row in again.outputs["out"].collect())
+
+    assert made(3) == [(1, 5), (2, 20), (2, 30)]
+    assert made(4) == [(1, 5), (2, 20), (2, 30), (2, 30)]  # one more than there were is as the last
+    assert made(1) == [(1, 5)]
+
+
+def test_a_repair_that_does_not_fit_is_set_aside_again(spark: SparkSession) -> None:
+    schema = "id int, amount decimal(10,3), tags array<string>, note string"
+    rows = spark.createDataFrame([(number, None, None, None) for number in range(8)], schema)
+
+    def sift(ctx: Context) -> None:
+        ctx.write("out", ctx.quarantine(ctx.read("rows"), unless="amount IS NOT NULL", item="id"))
+
+    first = {item["item"]: item for item in run_job(sift, spark, {"rows": rows}, ["out"]).quarantine}
+    # What is NULL is told, too: it is what a person has to fill in.
+    assert first["0"]["details"]["record"] == {"id": 0, "amount": None, "tags": None, "note": None}
+    repairs: dict[str, dict[str, Any]] = {
+        "0": {"amount": "1.5"},
+        "1": {"amount": "1.5", "note": None, "tags": '["a"]'},
+        "2": {"amount": "abc"},
+        "3": {"amount": "0.1234"},
+        "4": {"amount": "1", "amuont": "2"},
+        "5": {"amount": "99999999999"},
+        "6": {"amount": "1", "tags": "no list"},
+        "7": {"amount": "1", "id": "1.5"},
+    }
+    resolved = [(first[item], repair) for item, repair in repairs.items()]
+    again = run_job(sift, spark, {"rows": rows}, ["out"], resolved=resolved)
+    assert {item["item"] for item in again.quarantine} == set("234567")
+    assert sorted((row.id, str(row.amount), row.tags) for row in again.outputs["out"].collect()) == [
+        (0, "1.500", None),
+        (1, "1.500", ["a"]),
+    ]
 
 
 def _exported(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

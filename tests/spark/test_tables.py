@@ -14,6 +14,7 @@ from psycopg import sql
 
 from dataflowd import keyfile, seal
 from dataflowd.errors import EXIT
+from dataflowd.evidence import Evidence
 from dataflowd.faults import AttemptError
 from dataflowd.order import Chunk, Dataset, Input, Output
 from dataflowd.runner import secrets
@@ -73,7 +74,7 @@ def context(order: Order, spark: SparkSession, **frames: DataFrame) -> Context:
 
 def staged(order: Order, spark: SparkSession, frame: DataFrame) -> Context:
     """An attempt that has written its rows, and is about to publish them."""
-    prepare(order, spark)
+    prepare(order, spark, Evidence(order))
     ctx = context(order, spark)
     ctx.write(next(iter(order.outputs)), frame)
     return ctx
@@ -197,7 +198,7 @@ def test_a_replay_changes_nothing_and_a_zombie_replaces_nothing(
     writing.publish(out, third, 3, lambda: True)
     assert warehouse.do("SELECT count(*) FROM out") == [(3,)]
     with pytest.raises(AttemptError, match="attempt 10 has taken"):
-        prepare(second, spark)
+        prepare(second, spark, Evidence(second))
     assert warehouse.do("SELECT tablename, dataid, fence, attempt, rows FROM dataflow_published") == [
         ("out", DAY, 10, 10, 3)
     ]
@@ -357,8 +358,8 @@ def test_a_password_opens_the_door_and_is_seen_by_the_server_alone(
         ({"hostname": "{host},evil.example"}, "INVALID_PATH", "is no host that tables may be on"),
         ({"hostname": None}, "INVALID_PATH", "localhost is no host that tables may be on"),
         ({"database": "gone"}, "DATABASE_UNREACHABLE", 'database "gone" does not exist'),
-        ({"tablename": "gone"}, "WRONG_DATA", "there is no table public.gone"),
-        ({"schemaname": "gone"}, "WRONG_DATA", "there is no table gone.t"),
+        ({"tablename": "gone"}, "INVALID_PATH", "there is no table public.gone"),
+        ({"schemaname": "gone"}, "INVALID_PATH", "there is no table gone.t"),
         ({"encryptedpass": "sealed"}, "INVALID_CREDENTIAL", "this process was given no key"),
         ({"options": {"dataid_column": "dya"}}, "WRONG_DATA", "no dataid_column 'dya' (did you mean 'day'?)"),
         ({"options": {"dataid_column": "id"}}, "WRONG_DATA", "'2026-01-01' is no integer"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from dataflowd.sdk.sample import sampled
 from dataflowd.supervise import started_at
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import eventually
+from tests.fix_tables import PASSWORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from dataflowd.settings import Settings
     from tests.fix_postgres import RunCtl
+    from tests.fix_tables import Warehouse
     from tests.fix_world import World
 
 PATIENCE_SECONDS = 300.0  # until Spark has started on a busy machine
@@ -146,13 +149,59 @@ def test_a_trial_shows_what_would_happen_and_changes_nothing(
     assert leftovers(temporary_directory) == []
 
 
+def test_a_trial_opens_sealed_passwords_with_the_key_of_the_data_directory(
+    world: World, settings: Settings, run_ctl: RunCtl, locked_warehouse: Warehouse, tmp_path: Path
+) -> None:
+    locked_warehouse.do("CREATE TABLE orders AS SELECT n FROM generate_series(1, 5) AS n")
+    locked_warehouse.do("GRANT SELECT ON orders TO loader")
+    there = locked_warehouse.there
+    flow = tmp_path / "sealed.toml"
+    flow.write_text(
+        f"""
+[flow]
+name = "sealed"
+[dataset.orders]
+format = "postgres"
+hostname = "{there["hostname"]}"
+port = {there["port"]}
+database = "{there["database"]}"
+tablename = "orders"
+username = "loader"
+[dataset.copied]
+format = "json"
+location = "{{root}}/copied"
+[job.copy]
+python = "dataflowd.jobs:copy"
+inputs = ["orders"]
+outputs = ["copied"]
+"""
+    )
+    here = settings.model_copy(update={"allowed_hosts": [locked_warehouse.host]})
+    dataflowd.flow.apply(world.connection, dataflowd.flow.load(flow, here))
+    world.ready("orders", "d1")
+    env = {"DATAFLOW_FLOWS": str(flow), "DATAFLOW_ALLOWED_HOSTS": locked_warehouse.host}
+    assert run_ctl("key", "generate").returncode == 0
+    assert run_ctl("seal", "orders", stdin=PASSWORD).returncode == 0
+    tried = run_ctl("try", "copy", "d1", "--rows", "3", "--json", env=env)
+    assert tried.returncode == 0, tried.stdout + tried.stderr
+    assert json.loads(tried.stdout)["outputs"][0]["rows"] == 3
+
+
+def test_run_shows_what_a_spark_job_prints(shop: dict[str, str], run_ctl: RunCtl) -> None:
+    """Here, for a trial and a run in the foreground show it alike."""
+    done = run_ctl("run", "work", "--dataid", "d1", env=shop)
+    # Its check min_rows fails, after the job has spoken.
+    assert done.returncode == EXIT["FAILED"], done.stderr
+    assert [line.split() for line in done.stdout.splitlines()[:1]] == [["hello", "password=***"]]
+
+
 def test_a_sql_job_and_a_failing_check_are_told_to_a_person(
     world: World, shop: dict[str, str], run_ctl: RunCtl, settings: Settings
 ) -> None:
     daemon = world.daemon()
     [attempt] = [each for each in daemon.claim() if each.run == ("work", "d1")]
     published = (
-        Path(settings.effective_root) / "out" / "dataid=d1" / ".attempts" / f"attempt={attempt.attempt}"
+        Path(settings.effective_root) / ".attempts" / "out" / "dataid=d1" / f"attempt={attempt.attempt}"
     )
     published.mkdir(parents=True)
     (published / "part-0.csv").write_text("".join(f"{n},name{n}\n" for n in range(100)))

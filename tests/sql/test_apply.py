@@ -209,6 +209,37 @@ def test_a_dataset_that_another_flow_reads_is_not_retired(
         apply(connection, empty, prune=True)
 
 
+def test_another_ordering_puts_the_queue_into_that_order(
+    connection: psycopg.Connection, flow_of: Callable[[str], Flow]
+) -> None:
+    queue = "SELECT dataid, enqueued FROM dataflow.work ORDER BY sortkey"
+    apply(connection, flow_of(RETAIL))
+    connection.execute("SELECT dataflow.ready('raw', ARRAY['9', '10'])")
+    [nine, ten] = rows(connection, queue)
+    assert (nine[0], ten[0]) == ("9", "10")
+    by_text = RETAIL.replace('"{root}/clean"', '"{root}/clean"\nordering = "text"')
+    assert actions(apply(connection, flow_of(by_text)))["clean"] == "changed"
+    assert rows(connection, queue) == [ten, nine]
+
+
+def test_only_the_runs_of_jobs_that_changed_are_judged_again(
+    connection: psycopg.Connection, flow_of: Callable[[str], Flow]
+) -> None:
+    apply(connection, flow_of(RETAIL))
+    connection.execute("SELECT dataflow.ready('raw', '1')")
+    # Taken from the queue past every rule: whoever looks at this job's runs puts it back.
+    connection.execute("DELETE FROM dataflow.work")
+    other = RETAIL.replace("retail", "other").replace("raw", "raw2").replace("clean", "clean2")
+    described = RETAIL.replace(
+        "[job.make_clean]", '[job.make_clean]\ndescription = "cleans"\nmax_running = 7'
+    )
+    for flow in (other, described):
+        assert "changed" in (done := actions(apply(connection, flow_of(flow))).values()) or "created" in done
+        assert rows(connection, "SELECT FROM dataflow.work") == []
+    apply(connection, flow_of(described.replace('"{root}/clean"', '"{root}/tidy"')))
+    assert rows(connection, "SELECT jobid, dataid FROM dataflow.work") == [("make_clean", "1")]
+
+
 def test_a_calendar_keeps_its_place_until_it_becomes_another(
     connection: psycopg.Connection, flow_of: Callable[[str], Flow]
 ) -> None:
@@ -290,6 +321,7 @@ def test_the_command_checks_plans_and_applies(
     path.write_text(RETAIL + "priority = 3\n")
     changed = json.loads(run_ctl("apply", str(path), "--json").stdout)
     assert changed["applied"] is True
+    assert changed["warnings"] == []
     assert {"kind": "job", "name": "make_clean", "action": "changed", "columns": ["priority"]} in changed[
         "changes"
     ]

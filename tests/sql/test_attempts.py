@@ -432,6 +432,28 @@ def test_a_deleted_chunk_whose_input_is_there_is_made_again(pipeline: World) -> 
     assert pipeline.value("SELECT dataflow.delete_chunk('clean', '2025-01-01')") is False
 
 
+def test_versions_of_a_deleted_chunk_count_on_so_that_what_was_made_of_it_is_stale(pipeline: World) -> None:
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    daemon.work_off()
+    versions = "SELECT datasetid, version FROM dataflow.published ORDER BY datasetid"
+    assert pipeline.rows(versions) == [("clean", 1), ("raw", 1), ("sums", 1)]
+    pipeline.do("SELECT dataflow.delete_chunk('clean', %s)", DAY)
+    daemon.finish(daemon.claim_one())
+    assert pipeline.rows(versions) == [("clean", 2), ("raw", 1), ("sums", 1)]
+    stale = "SELECT datasetid, because, input FROM dataflow.stale"
+    assert pipeline.rows(stale) == [("sums", ["INPUT"], f"clean/{DAY}")]
+    # Held while it was not there; and once more from outside.
+    pipeline.do("SELECT dataflow.delete_chunk('clean', %s)", DAY)
+    pipeline.do("SELECT dataflow.hold('clean', %s)", DAY)
+    pipeline.do("SELECT dataflow.release('clean', %s)", DAY)
+    daemon.finish(daemon.claim_one())
+    pipeline.do("SELECT dataflow.delete_chunk('raw', %s)", DAY)
+    pipeline.ready("raw", DAY)
+    assert pipeline.rows(versions) == [("clean", 3), ("raw", 2), ("sums", 1)]
+    assert ("clean", ["INPUT"], f"raw/{DAY}") in pipeline.rows(stale)
+
+
 def test_a_chunk_that_is_being_written_or_read_is_not_deleted(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     pipeline.daemon().claim_one()

@@ -8,9 +8,12 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, LiteralString
 
 import psycopg
+import pytest
+
+from dataflowd import db
 
 if TYPE_CHECKING:
     from tests.fix_world import Daemon, World
@@ -126,3 +129,58 @@ def test_operators_and_daemons_at_a_time_neither_deadlock_nor_lose_a_run(world: 
         ("clean", "clean_orders", "READY"): len(dataids),
         ("sums", "sum_orders", "READY"): len(dataids),
     }
+
+
+def within(daemon: Daemon, want: int, scarce: list[str], room: int) -> list[str]:
+    rows = daemon.connection.execute(
+        "SELECT jobid FROM dataflow.claim_within(%s, %s, %s, %s, %s)",
+        (daemon.name, daemon.incarnation, want, scarce, room),
+    ).fetchall()
+    return sorted(str(jobid) for [jobid] in rows)
+
+
+def test_a_claim_takes_of_scarce_jobs_together_only_what_has_room(world: World) -> None:
+    for job in ("spark1", "spark2", "shell"):
+        world.job(job, f"raw_{job}", f"out_{job}")
+        world.ready(f"raw_{job}", *"12345")
+    world.do("SELECT dataflow.set_concurrency('global', 100)")
+    alpha, beta = world.daemon("alpha"), world.daemon("beta")
+    scarce = ["spark1", "spark2"]
+    assert within(alpha, 100, scarce, 3) == ["shell"] * 5 + ["spark1"] * 2 + ["spark2"]
+    assert within(alpha, 100, scarce, 0) == []
+    # What one daemon has no place for, another takes; and without a word about places all is taken.
+    assert within(beta, 2, scarce, 4) == ["spark1", "spark2"]
+    assert len(beta.claim()) == 5
+
+
+def test_a_scarce_job_keeps_its_priority(world: World) -> None:
+    world.job("spark", "raw", "out", priority=5)
+    world.job("shell", "raw", "out2")
+    world.ready("raw", *"123")
+    world.do("SELECT dataflow.set_concurrency('global', 3)")
+    assert within(world.daemon(), 3, ["spark"], 2) == ["shell", "spark", "spark"]
+
+
+def test_runners_and_slots_are_set_of_daemons_and_told(world: World) -> None:
+    limits: LiteralString = db.query("daemon_limits").replace("%(daemon)s", "'alpha'").rstrip(";")
+    assert world.rows(limits) == [(100, None, False, None, None)]
+    world.do("UPDATE dataflow.control SET runners = 3, slots = 2 WHERE scope = 'global'")
+    world.do("SELECT dataflow.set_slots('daemon:alpha', 6)")
+    assert world.rows(limits) == [(100, None, False, 3, 6)]
+    world.do("SELECT dataflow.set_runners('global', NULL)")
+    assert world.rows(limits) == [(100, None, False, None, 6)]
+    told = [
+        row[0]
+        for row in world.rows("SELECT reason FROM dataflow.event WHERE kind = 'control' ORDER BY event")
+    ]
+    assert "global (runners by host -> 3) (slots by host -> 2)" in told
+    world.job("work", "raw", "out")
+    for wrong in (
+        "SELECT dataflow.set_runners('global', 0)",
+        "SELECT dataflow.set_slots('global', -1)",
+        "SELECT dataflow.set_slots('job:work', 2)",
+    ):
+        with pytest.raises(psycopg.Error) as refused:
+            world.do(wrong)
+        assert refused.value.sqlstate == "DF400"
+        assert refused.value.diag.message_hint

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.fix_world import World  # noqa: TC001 - pytest shows the type of a fixture
-from tests.judge import judge
+from tests.judge import judge, look
 
 DAY = "2026-01-01"
 NEXT_DAY = "2026-01-02"
@@ -76,10 +76,7 @@ def test_out_pending_or_hold_is_locked_for_reading_and_writing(pipeline: World, 
     daemon = pipeline.daemon()
     daemon.finish(daemon.claim_one())
     pipeline.set_status("clean", DAY, status)
-    assert pipeline.no("sum_orders", DAY) == {
-        "DATA_NOT_READY": f"clean/{DAY} is {status}",
-        "LOCKED": f"clean/{DAY} is {status}",
-    }
+    assert pipeline.no("sum_orders", DAY) == {"LOCKED": f"clean/{DAY} is {status}"}
     assert pipeline.no("clean_orders", DAY) == {"LOCKED": f"clean/{DAY} is {status}"}
     assert daemon.runs() == set()
 
@@ -352,8 +349,9 @@ def test_datasets_of_two_environments_do_not_meet(world: World) -> None:
     }
 
 
-def test_a_daemon_serves_only_its_environment(world: World) -> None:
-    world.dataset("clean", environment="prod")
+@pytest.mark.parametrize("bound", ["raw", "clean"])
+def test_a_daemon_reads_and_writes_only_what_is_of_its_environment(world: World, bound: str) -> None:
+    world.dataset(bound, environment="prod")
     world.job("clean_orders", "raw", "clean")
     world.ready("raw", DAY)
     assert world.daemon("tester", environment="test").runs() == set()
@@ -374,3 +372,34 @@ def test_a_retired_job_does_not_run(pipeline: World) -> None:
         "LOCKED": "the job is retired: its flow no longer declares it"
     }
     assert pipeline.daemon().runs() == set()
+
+
+def test_each_code_is_that_of_its_question_also_for_the_second_judge(world: World) -> None:
+    """Whoever reads a code has to know which of the five questions is meant."""
+    world.job("clean_orders", ["raw", "rates"], "clean")
+    world.job("late", {"raw": {"kind": "offset", "by": -1, "unit": "day"}}, "later")
+    world.dataset("homeless", location=None)
+    world.job("lost", "raw", "homeless")
+    days = [f"2026-01-0{day}" for day in range(1, 8)]
+    world.ready("raw", *days, "north")
+    world.ready("rates", *days[1:])
+    world.set_status("raw", days[1], "HOLD")
+    world.set_status("rates", days[2], "PENDING")
+    world.set_status("rates", days[3], "FAILED")
+    world.do("SELECT dataflow.validated('rates', %s, false)", days[4])
+    world.do("SELECT dataflow.hold('clean', %s)", days[5])
+    expected = {
+        ("clean_orders", days[0]): "DATA_NOT_READY",
+        ("clean_orders", days[1]): "LOCKED",
+        ("clean_orders", days[2]): "LOCKED",
+        ("clean_orders", days[3]): "DATA_NOT_READY",
+        ("clean_orders", days[4]): "NOT_VALIDATED",
+        ("clean_orders", days[5]): "LOCKED",
+        ("clean_orders", days[6]): None,
+        ("late", days[2]): "LOCKED",
+        ("late", "north"): "WRONG_DATA",
+        ("lost", days[6]): "INVALID_PATH",
+    }
+    assert {run: next(iter(world.no(*run)), None) for run in expected} == expected
+    second = look(world.connection)
+    assert {run: second.code(run) for run in expected} == expected

@@ -117,14 +117,20 @@ def test_why_tells_of_force_missing_inputs_and_staleness(months: World) -> None:
         (12, "FORCED_INPUT", "months/0 v1 was made by force", "dataflowctl why sum_month 0")
     ]
     months.ready("days", "1")
-    renewal = "dataflowctl resubmit sum_month --dataid 0 --stale makes it again"
+    # Resubmitted it would wait for what is missing still.
+    renewal = (
+        "dataflowctl force sum_month 0 makes it again of what is there now;"
+        " when days/2 is READY, dataflowctl resubmit sum_month --dataid 0 --stale makes it of all"
+    )
     assert months.rows(why, "sum_month") == [
         (5, "LOCKED", locked, renewal),
         (11, "FORCED", told, renewal),
         (13, "STALE", "days/1 was not there then", renewal),
     ]
     months.ready("days", "0", "2")
-    assert months.rows(why, "sum_month")[-1][2] == "days/0 was published again since"
+    [*_, (_, _, detail, remedy)] = months.rows(why, "sum_month")
+    assert detail == "days/0 was published again since"
+    assert remedy == "dataflowctl resubmit sum_month --dataid 0 --stale makes it again"
 
 
 def test_status_counts_what_was_forced_and_asks_for_a_hand_where_inputs_were_missing(months: World) -> None:
@@ -200,7 +206,7 @@ def test_limits_pauses_and_environments_hold_also_by_force(pipeline: World) -> N
     assert "job:clean_orders is paused" in refused(daemon, "DF423", forced=True)
     pipeline.do("SELECT dataflow.pause('job:clean_orders', false)")
     pipeline.as_framework("UPDATE dataflow.dataset SET environment = 'prod' WHERE datasetid = 'clean'")
-    assert "belongs to environment prod" in refused(daemon, "DF409", forced=True)
+    assert "belongs to environment prod" in refused(daemon, "DF412", forced=True)
 
 
 def test_an_order_describes_also_the_inputs_of_which_a_forced_run_was_given_nothing(pipeline: World) -> None:

@@ -97,6 +97,21 @@ def test_a_status_set_to_resubmit_by_hand_goes_back_too(shop: World, output: str
     assert daemon.claim_one().params == DECLARED
 
 
+@pytest.mark.parametrize("typed", ["RESUBMIT", "rerun"])
+def test_resubmit_typed_on_what_waits_already_goes_back_and_a_reason_does_not(
+    shop: World, typed: str
+) -> None:
+    resubmit(shop, {"least": 0})
+    shop.do("UPDATE dataflow.datastatus SET reason = 'see the ticket' WHERE datasetid = 'good'")
+    assert shop.value("SELECT dataflow.preview_order('clean', %s) -> 'params' -> 'least'", DAY) == 0
+    shop.set_status("good", DAY, typed)
+    assert (
+        shop.value("SELECT reason FROM dataflow.datastatus WHERE datasetid = 'good' AND locktype = 'OUT'")
+        is None
+    )
+    assert shop.daemons[0].claim_one().params == DECLARED
+
+
 def test_what_waits_already_goes_by_what_was_said_last(shop: World) -> None:
     resubmit(shop, {"least": 0})
     resubmit(shop, {"least": 1})

@@ -75,7 +75,7 @@ def test_a_batch_on_hold_can_be_tried_and_another_held_chunk_cannot(pipeline: Wo
     pipeline.ready("raw", "d1")
     pipeline.do("SELECT dataflow.hold('raw', 'd1')")
     refused = pipeline.value("SELECT dataflow.trial_order('clean_orders', 'd1') ->> 'code'")
-    assert refused == "DATA_NOT_READY"
+    assert refused == "LOCKED"
 
 
 def test_a_name_is_taken_once_and_a_made_dataset_is_not_split(pipeline: World) -> None:

@@ -153,11 +153,14 @@ def test_a_finish_touches_as_little_among_a_million(crowds: tuple[Crowd, Crowd])
         "SELECT * FROM dataflow.five_questions('short', '500')",
         "SELECT * FROM dataflow.next_inputs('first')",
         "SELECT * FROM dataflow.data_location('raw', '500')",
+        "SELECT * FROM dataflow.five_questions_at('first', '500', now())",
+        "SELECT * FROM dataflow.why_at('short', '500', now())",
         "SELECT * FROM dataflow.history('first', '500')",
         "SELECT * FROM dataflow.status()",
         "SELECT count(*) FROM dataflow.stale t WHERE t.datasetid = 'a' AND t.dataid = '5'",
         "SELECT * FROM dataflow.forced",
         "SELECT * FROM dataflow.rescue()",
+        "SELECT * FROM dataflow.end_frozen_sessions()",
         "SELECT dataflow.settle()",
         "SELECT dataflow.cancel('first', '500')",
         "UPDATE dataflow.datastatus SET status = 'FAILED' WHERE datasetid = 'raw' AND dataid = '500'",
@@ -167,6 +170,40 @@ def test_what_concerns_one_chunk_touches_as_little_among_a_million(
     crowds: tuple[Crowd, Crowd], statement: LiteralString
 ) -> None:
     _assert_flat(*(crowd.touched(statement) for crowd in crowds))
+
+
+def test_the_evidence_of_an_attempt_touches_as_little_among_a_million(crowds: tuple[Crowd, Crowd]) -> None:
+    pages = []
+    for crowd in crowds:
+        [attempt] = crowd.daemon.claim(1)
+        pages.append(crowd.touched("SELECT dataflow.take_order(%s, %s)", attempt.attempt, attempt.token))
+        crowd.daemon.finish(attempt)
+    _assert_flat(*pages)
+
+
+def test_applying_a_flow_touches_as_little_among_a_million_runs_of_another(
+    crowds: tuple[Crowd, Crowd],
+) -> None:
+    apply: LiteralString = (
+        "SELECT * FROM dataflow.apply_flow(jsonb_build_object('name', 'small',"
+        " 'datasets', (SELECT jsonb_agg(to_jsonb(d) || jsonb_build_object('datasetid', n)) FROM dataflow.dataset d,"
+        " unnest(ARRAY['source', 'target']) n WHERE d.datasetid = 'a'),"
+        " 'jobs', jsonb_build_array(dataflow._job_document('first')"
+        ' || \'{"jobid": "copy", "inputs": {"source": {"kind": "identity"}}, "outputs": ["target"]}\')))'
+    )
+    _assert_flat(*(crowd.touched(apply) for crowd in crowds))
+
+
+def test_applying_what_no_question_looks_at_judges_none_of_a_million_runs(
+    crowds: tuple[Crowd, Crowd],
+) -> None:
+    for crowd in crowds:
+        crowd.world.do("UPDATE dataflow.job SET flow = 'crowd' WHERE jobid = 'full'")
+    apply: LiteralString = (
+        "SELECT * FROM dataflow.apply_flow(jsonb_build_object('name', 'crowd', 'datasets', '[]'::jsonb,"
+        " 'jobs', jsonb_build_array(dataflow._job_document('full') || '{\"description\": \"waits\", \"priority\": 3}')))"
+    )
+    _assert_flat(*(crowd.touched(apply) for crowd in crowds))
 
 
 def test_a_claim_does_not_walk_over_what_was_claimed_while_an_old_snapshot_is_held(
@@ -209,7 +246,12 @@ def test_a_rescue_and_a_look_touch_as_little_while_an_old_snapshot_is_held(
     crowd = crowds[0]
     look: LiteralString = db.query("daemon_look").replace("%(jobs)s", "NULL").rstrip(";")
     crowd.world.do("SELECT dataflow.ready('raw', ARRAY(SELECT i::text FROM generate_series(2001, 6000) i))")
-    before = [crowd.touched("SELECT * FROM dataflow.rescue()"), crowd.touched(look)]
+    asked: list[LiteralString] = [
+        "SELECT * FROM dataflow.rescue()",
+        "SELECT * FROM dataflow.end_frozen_sessions()",
+        look,
+    ]
+    before = [crowd.touched(statement) for statement in asked]
     with psycopg.connect(crowd.world.dsn) as holder:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT pg_current_xact_id()")
@@ -217,6 +259,6 @@ def test_a_rescue_and_a_look_touch_as_little_while_an_old_snapshot_is_held(
             attempts = crowd.daemon.claim(200)
             assert crowd.daemon.finish(*attempts) == "accepted"
         crowd.daemon.connection.execute("SELECT * FROM dataflow.rescue()")
-        after = [crowd.touched("SELECT * FROM dataflow.rescue()"), crowd.touched(look)]
+        after = [crowd.touched(statement) for statement in asked]
     for few, many in zip(before, after, strict=True):
         assert many <= few * GROWTH + DEEPER, f"{before} pages before, {after} after 4,000 dead entries"

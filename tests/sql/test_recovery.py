@@ -179,7 +179,10 @@ def test_a_held_chunk_keeps_its_consumers_waiting_and_is_released_as_it_was(pipe
     daemon = pipeline.daemon()
     daemon.finish(daemon.claim_one())
     assert pipeline.value("SELECT dataflow.hold('clean', %s, 'bad feed')", DAY) == "READY"
-    assert pipeline.no("sum_orders", DAY)["LOCKED"] == f"clean/{DAY} is HOLD: bad feed"
+    assert pipeline.no("sum_orders", DAY) == {"LOCKED": f"clean/{DAY} is HOLD: bad feed"}
+    answers = "SELECT number, answer, code, remedy FROM dataflow.why('sum_orders', %s) WHERE number IN (1, 5) ORDER BY 1"
+    release = f"dataflowctl release --dataset clean --dataid {DAY}"
+    assert pipeline.rows(answers, DAY) == [(1, True, None, None), (5, False, "LOCKED", release)]
     assert daemon.claim() == []
     assert pipeline.value("SELECT dataflow.release('clean', %s)", DAY) == "READY"
     assert daemon.runs() == {("sum_orders", DAY)}

@@ -77,7 +77,7 @@ def test_a_registration_of_which_nothing_was_made_is_withdrawn_alone(pipeline: W
     assert (pipeline.status("raw", DAY), pipeline.status("raw", NEXT)) == (None, "READY")
     assert pipeline.queue() == pipeline.rebuilt_queue() == {("clean_orders", NEXT)}
     pipeline.ready("raw", DAY)
-    assert pipeline.version("raw", DAY) == 1
+    assert pipeline.version("raw", DAY) == 2
 
 
 def test_what_was_made_is_shown_and_nothing_happens_until_somebody_decides(pipeline: World) -> None:
@@ -208,3 +208,12 @@ def test_an_operator_may_withdraw_but_not_forget_runs(pipeline: World) -> None:
             operator.execute(WITHDRAW, [[DAY], "delete", False])
         operator.rollback()
     assert pipeline.status("sums", DAY) == "READY"
+
+
+def test_why_does_not_offer_to_register_what_would_be_refused(world: World) -> None:
+    world.dataset("raw", ordering="date")
+    world.job("clean_orders", "raw", "clean")
+    remedy = "SELECT remedy FROM dataflow.why('clean_orders', %s) WHERE number = 1"
+    assert world.value(remedy, "2026-01-31") == "when it has arrived: dataflowctl ready raw 2026-01-31"
+    refused = "it cannot arrive: 2026-13-20 is no date, and the ordering of dataset raw is date"
+    assert world.value(remedy, "2026-13-20") == refused

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 if TYPE_CHECKING:
-    from tests.fix_world import World
+    from tests.fix_world import Row, World
 
 DAY = "2026-01-01"
 DAYS = [f"2026-01-{day:02}" for day in range(1, 11)]
@@ -173,6 +173,39 @@ def test_where_a_chunk_is(world: World) -> None:
     made = {"location": f"/data/clean/dataid={DAY}/attempt=1", "files": [{"path": "part-0"}], "rows": 5}
     daemon.finish(daemon.claim_one(), outputs={"clean": made})
     assert world.rows(where, DAY) == [("READY", 1, made["location"], made["files"], 5)]
+
+
+def test_a_chunk_that_is_made_again_stays_published_until_an_operator_takes_it_away(world: World) -> None:
+    world.job("clean_orders", "raw", "clean", max_attempts=1)
+    world.ready("raw", DAY)
+    daemon = world.daemon()
+    daemon.finish(daemon.claim_one(), outputs={"clean": {"location": "/data/first", "rows": 5}})
+
+    def published() -> list[Row]:
+        return world.rows(
+            "SELECT version, location, rows, status FROM dataflow.published WHERE datasetid = 'clean'"
+        )
+
+    assert published() == [(1, "/data/first", 5, "READY")]
+    world.set_status("clean", DAY, "RESUBMIT")
+    assert published() == [(1, "/data/first", 5, "RESUBMIT")]
+    again = daemon.claim_one()
+    assert published() == [(1, "/data/first", 5, "RUNNING")]
+    daemon.fail(again)
+    assert published() == [(1, "/data/first", 5, "FAILED")]
+    for status in ("HOLD", "FAILED"):
+        world.set_status("clean", DAY, status)
+        assert published() == []
+    # What was rejected stays so until there is a newer version, or a person takes it back.
+    world.resubmit(dataid=DAY)
+    assert published() == []
+    again = daemon.claim_one()
+    assert published() == []
+    daemon.fail(again)
+    assert published() == []
+    assert world.rows("SELECT dataid FROM dataflow.published WHERE datasetid = 'raw'") == [(DAY,)]
+    world.set_status("clean", DAY, "READY")
+    assert published() == [(1, "/data/first", 5, "READY")]
 
 
 def test_the_next_inputs_are_those_of_the_next_run_with_all_that_is_needed_to_read_them(world: World) -> None:

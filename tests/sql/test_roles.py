@@ -27,13 +27,21 @@ OPERATES: list[LiteralString] = [
     "UPDATE dataflow.control SET concurrency = 3 WHERE scope = 'global'",
     "SELECT dataflow.pause('job:clean_orders')",
     "SELECT dataflow.set_concurrency('job:clean_orders', 2)",
+    "SELECT dataflow.set_runners('global', 2)",
+    "SELECT dataflow.set_slots('global', 2)",
     "SELECT dataflow.seal('raw', 'dataflowd-sealed-v1.x25519.00000000000000000000000000000000.AAAA')",
 ]
 READS: list[LiteralString] = [
     "SELECT * FROM dataflow.five_questions('clean_orders', '2026-01-01')",
+    "SELECT * FROM dataflow.five_questions_at('clean_orders', '2026-01-01', now())",
+    "SELECT * FROM dataflow.why_at('clean_orders', '2026-01-01', now())",
     "SELECT * FROM dataflow.history('clean_orders', '2026-01-01')",
+    "SELECT * FROM dataflow.evidence",
     "SELECT * FROM dataflow.status()",
     "SELECT * FROM dataflow.needs_hand()",
+    "SELECT daemon, state FROM dataflow.daemons",
+    "SELECT * FROM dataflow.daemon_session",
+    "SELECT * FROM dataflow.frozen_sessions()",
     "SELECT * FROM dataflow.next_inputs('clean_orders')",
     "SELECT * FROM dataflow.affected_runs('raw', '2026-01-01')",
     "SELECT * FROM dataflow.stale",
@@ -46,9 +54,12 @@ READS: list[LiteralString] = [
 ]
 FORGES: list[LiteralString] = [
     "SELECT * FROM dataflow.claim('alpha', gen_random_uuid(), 1)",
+    "SELECT * FROM dataflow.claim_within('alpha', gen_random_uuid(), 1, '{}', 0)",
     "SELECT * FROM dataflow.finish('[]')",
     "SELECT dataflow.register_daemon('beta', 'host', 1)",
     "SELECT * FROM dataflow.rescue()",
+    "SELECT * FROM dataflow.end_frozen_sessions()",
+    "SELECT * FROM dataflow.begin_instead('clean_orders')",
     "SELECT token FROM dataflow.attempt",
     "SELECT incarnation FROM dataflow.daemon",
     "UPDATE dataflow.datastatus SET version = 7",
@@ -67,41 +78,49 @@ FORGES: list[LiteralString] = [
 # What each role may call beside what it inherits: whoever grants a function writes it here too, and thinks twice.
 CALLS = {
     "dataflow_reader": """
-        _checked_dataid _chunk_location _described _first_moment _inputs _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs _mapped_runs
-        _moments _not_given _number _shifted _written_to affected_runs attempts blockers causes chunk_grid chunk_map chunks
-        data_location dataid_range five_questions fixed_paths flow_conflicts history job_stats lineage
-        matches needs_hand next_inputs next_tick output_dataid overview partitionings period_add period_id
+    _checked_dataid _chunk_location _code_of _described _first_moment _has_session _inputs _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs
+    _mapped_runs _moments _not_given _number _session_name _shifted _written_to affected_runs attempts blockers bound_elsewhere causes chunk_grid chunk_map chunks code_of
+    data_location dataid_range five_questions five_questions_at fixed_paths flow_conflicts frozen_sessions history job_stats lineage matches measures needs_hand
+    next_inputs next_tick output_dataid overview partitionings period_add period_id
         period_start plan_flow preview_order preview_ready prunable quarantine_export quarantine_for_repair quarantine_groups
         quarantine_record quarantined rates required_inputs root_causes run_state runs schema_version sealing_key
-        select_chunks select_runs sortkey status trial_order why
+        select_chunks select_runs sortkey status trial_order why why_at why_attempt
     """,
     "dataflow_operator": """
-        _withdraw accept cancel cancel_runs collect create_partitioning delete_partitioning hold hold_chunks pause
-        pause_scopes ready release release_chunks replay resolve resolve_records resubmit resubmit_with seal unresolve
-        set_concurrency shed unregister validated
+    _withdraw accept begin_run cancel cancel_runs collect create_partitioning delete_partitioning end_run hold hold_chunks new_run note_found pause pause_scopes ready
+    release release_chunks renew_run replay replay_rows resolve resolve_records resubmit resubmit_with run_order seal set_concurrency set_runners set_slots shed unregister
+    unresolve validated
     """,
     "dataflow_daemon": """
-        cancelled claim claim_run code_version collect expire_daemon finish fold_counters ready
-        register_daemon renew_lease rescue retake retake_attempts serve_jobs settle started stop_daemon tick waits work_order
+    _session_ended add_words attempt_order began begin_instead begin_run cancelled claim claim_new claim_run claim_within code_version collect end_frozen_sessions end_run
+    expire_daemon finish fold_counters new_run ready register_daemon reloaded renew_lease renew_run rescue retake retake_attempts run_order serve_jobs settle started
+    stop_daemon take_order tick waits work_order
     """,
 }
 # The tables and views, or their columns, that each role may use directly.
 READER_SEES = """
-    acceptance batch check_result chunk_count control counter daemons dataset datasets datastatus event forced forgotten job job_code job_input job_output
-    jobs key keys limits manifest migration node_stat open_run partitioning published quarantine recheck stale work
+    acceptance batch check_result chunk_count control counter daemon_session daemons dataset datasets datastatus deleted_version event evidence forced forgotten job
+    job_code job_input job_like job_output jobs judgement key keys limits manifest measurement migration node_stat open_run partitioning published quarantine recheck
+    row_replay stale work
 """
 ATTEMPT_COLUMNS = """
     attempt jobid dataid number tries lost daemon tag forced inputs answers claimed started ended outcome code error retry_at
-    code_hash config_hash usage let_go params waits
+    code_hash config_hash usage let_go params waits lease_until words
 """
-DAEMON_COLUMNS = "daemon hostname pid session_pid environment version jobs started lease lease_until stopped"
+DAEMON_COLUMNS = "daemon hostname pid session_pid environment version jobs unserved started lease lease_until stopped is_outside"
 USES = {
     *(("dataflow_reader", "SELECT", name) for name in READER_SEES.split()),
     *(("dataflow_reader", "SELECT", f"attempt.{name}") for name in ATTEMPT_COLUMNS.split()),
     *(("dataflow_reader", "SELECT", f"daemon.{name}") for name in DAEMON_COLUMNS.split()),
     *(("dataflow_operator", "UPDATE", f"datastatus.{name}") for name in ("status", "reason")),
-    *(("dataflow_operator", "UPDATE", f"control.{name}") for name in ("concurrency", "paused")),
-    *(("dataflow_operator", "INSERT", f"control.{name}") for name in ("scope", "concurrency", "paused")),
+    *(
+        ("dataflow_operator", "UPDATE", f"control.{name}")
+        for name in ("concurrency", "paused", "runners", "slots")
+    ),
+    *(
+        ("dataflow_operator", "INSERT", f"control.{name}")
+        for name in ("scope", "concurrency", "paused", "runners", "slots")
+    ),
     ("dataflow_daemon", "SELECT", "daemon"),
 }
 FUNCTION_GRANTS: LiteralString = """

@@ -36,7 +36,14 @@ def stats(shop: World) -> dict[str, Any]:
 def done(daemon: Daemon, attempt: Attempt, rows: int = 4, **details: Any) -> None:
     nodes = [
         {"node": "read", "items": 5, "successes": rows, "failures": 5 - rows, "seconds": 0.5},
-        {"node": "write", "parent": "read", "items": rows, "successes": rows, "seconds": 1},
+        {
+            "node": "write",
+            "parent": "read",
+            "sources": ["read"],
+            "items": rows,
+            "successes": rows,
+            "seconds": 1,
+        },
     ]
     made = {"loaded": {"rows": rows, "bytes": 100}}
     usage = {"cpu_seconds": 2.5, "seconds": 1.0}
@@ -119,6 +126,7 @@ def test_a_batch_that_is_made_again_is_counted_once_among_the_nodes(shop: World)
         {
             "node": "read",
             "parent": None,
+            "sources": [],
             "attempts": 3,
             "items": 15,
             "successes": 13,
@@ -128,6 +136,7 @@ def test_a_batch_that_is_made_again_is_counted_once_among_the_nodes(shop: World)
         {
             "node": "write",
             "parent": "read",
+            "sources": ["read"],
             "attempts": 3,
             "items": 13,
             "successes": 13,
@@ -156,3 +165,9 @@ def test_a_job_that_has_done_nothing_has_statistics_too(shop: World) -> None:
     execution = stats(shop)["execution"]
     assert (execution["attempts"], execution["items"], execution["slowest"]) == (0, 0, [])
     assert execution["items_per_second"] is None
+
+
+@pytest.mark.parametrize("told", ['"read"', "{}", "null", "[null, 1]"])
+def test_sources_of_a_node_that_are_no_list_of_names_do_no_harm(shop: World, told: str) -> None:
+    [[found]] = shop.rows("SELECT dataflow._node_sources(%s::jsonb)", told)
+    assert found in ([], ["1"])

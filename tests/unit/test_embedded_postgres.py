@@ -410,12 +410,15 @@ def test_the_command_line_starts_shows_queries_and_stops_it(data_dir: Path, tmp_
     assert f'"dsn": "{dsn}"' in embedded("status", "--json")
     assert embedded("psql", "-At", "-c", "SELECT 6 * 7") == "42\n"
     assert embedded("psql", "-At", stdin="SELECT 6 * 8;") == "48\n"
+    assert embedded("psql", "-At", "-d", "postgres", "-c", "SELECT current_database()") == "postgres\n"
     assert embedded("stop") == "stopped\n"
     assert embedded("stop") == "it was not running\n"
     assert run_program("dataflowctl", "init", env=env).returncode == 0
-    embedded("psql", "-c", "SELECT dataflow.register_daemon('alpha', 'here', 1, '1 hour')")
+    embedded("start")
     told = "daemon alpha still runs: one without a DSN of its own starts it again; stop it first"
-    assert embedded("stop") == f"stopped\n{told}\n"
+    with psycopg.connect(postgres.status(data_dir).dsn or "", autocommit=True) as session:
+        session.execute("SELECT dataflow.register_daemon('alpha', 'here', 1, '1 hour')")
+        assert embedded("stop") == f"stopped\n{told}\n"
 
 
 @pytest.mark.parametrize("command", ["start", "stop", "status", "psql"])

@@ -42,12 +42,12 @@ def order(*datasets: str, outputs: tuple[str, ...] = ("out",), **params: Any) ->
 def test_an_input_of_several_chunks_has_one_a_line() -> None:
     found = environment.variables(order("raw"))
     assert (found["raw_location"], found["raw_dataid"]) == ("/r/d0\n/r/d1", "d0\nd1")
-    assert (found["out_location"], found["out_itemtype"]) == ("/r/out/dataid=d1/.attempts/attempt=7", "OUT")
+    assert (found["out_location"], found["out_itemtype"]) == ("/r/out/.attempts/dataid=d1/attempt=7", "OUT")
 
 
 def test_a_dataset_that_is_read_and_written_has_both_places() -> None:
     found = environment.variables(order("out"))
-    assert (found["out_itemtype"], found["out_location"]) == ("OUT", "/r/out/dataid=d1/.attempts/attempt=7")
+    assert (found["out_itemtype"], found["out_location"]) == ("OUT", "/r/out/.attempts/dataid=d1/attempt=7")
     assert (found["out_in_location"], found["out_in_dataid"]) == ("/r/d0\n/r/d1", "d0\nd1")
 
 

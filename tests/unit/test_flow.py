@@ -246,6 +246,14 @@ def test_a_wrong_check_is_explained(mistakes: Callable[[str], list[str]], checks
     [
         ("inputs = ['a']\noutputs = ['b']", "7: job.j names no code; write exactly one of python, sql"),
         (
+            "inputs = ['a']\noutputs = ['b']\nsql = 'x.sql'\nexecutor = 'outside'",
+            '11: job.j.executor is "outside", and the job names code \\(sql\\); remove one of the two',
+        ),
+        (
+            "inputs = ['a']\noutputs = ['b']\nexecutor = 'daemons'",
+            "10: job.j.executor is 'daemons' .did you mean 'daemon'..; write one of daemon, outside",
+        ),
+        (
             "sql = 'x.sql'\npython = 'x:y'\ninputs = ['a']\noutputs = ['b']",
             r"7: job.j names its code 2 times \(python, sql\)",
         ),
@@ -408,6 +416,43 @@ def test_inputs_that_disagree_on_the_dataid_are_a_mistake(mistakes: Callable[[st
     assert "disagree on what its dataids are: day by a, month by c" in mistakes(text)[0]
 
 
+ALL = "{kind='all', dataids=['1', '2'], dataid='whole'}"
+
+
+def test_identity_beside_all_would_never_run_and_is_a_mistake(mistakes: Callable[[str], list[str]]) -> None:
+    text = f"{HEAD}[dataset.c]\nlocation='{{root}}/c'\n[job.j]\ncommand=['true']\noutputs=['b']\n[job.j.inputs]\na = {ALL}\n"
+    [said] = mistakes(f"{text}c = 'identity'")
+    assert "job 'j' has one run, 'whole', because it reads all of 'a'" in said
+    assert '{kind = "fixed", dataid = ' in said
+    assert mistakes(f"{text}c = {{kind='fixed', dataid='v1'}}") == []
+
+
+def test_identity_beside_all_is_right_where_a_job_makes_that_very_chunk(
+    mistakes: Callable[[str], list[str]],
+) -> None:
+    """Sums of all parts, copied, then a report of the parts and the copied sum."""
+    text = f"""{HEAD}[dataset.c]
+location='{{root}}/c'
+[dataset.d]
+location='{{root}}/d'
+[job.total]
+command=['true']
+outputs=['b']
+inputs={{a={ALL}}}
+[job.copy]
+command=['true']
+outputs=['c']
+inputs=['b']
+[job.report]
+command=['true']
+outputs=['d']
+inputs={{a=%s, c='identity'}}
+"""
+    assert mistakes(text % ALL) == []
+    [said] = mistakes(text % ALL.replace("whole", "other"))
+    assert "job 'report' has one run, 'other'" in said
+
+
 def test_a_mapping_that_cannot_find_a_chunk_of_its_dataset_is_a_mistake(
     mistakes: Callable[[str], list[str]],
 ) -> None:
@@ -479,6 +524,28 @@ def test_publishing_by_rename_needs_files_at_a_path_of_the_host(
         return
     with pytest.raises(InvalidFlowError, match=re.escape(says)):
         load(path, allowed)
+
+
+@pytest.mark.parametrize(
+    ("declared", "says"),
+    [
+        ("digest=true", ""),
+        ("expect_newer=true\nordering='date'", ""),
+        ("expect_newer=true", "ordering is 'natural': a dataid may name no day"),
+        ("digest=true\nformat='delta'", "format 'delta' has no files to look at"),
+        ("digest='sha256'", "digest"),
+    ],
+)
+def test_what_is_asked_of_the_right_data_needs_files_and_days(
+    host: Settings, tmp_path: Path, declared: str, says: str
+) -> None:
+    path = tmp_path / "flow.toml"
+    path.write_text(f"[flow]\nname='f'\n[dataset.a]\nlocation='{{root}}/a/{{dataid}}'\n{declared}\n")
+    if not says:
+        assert True in {load(path, host).datasets["a"].digest, load(path, host).datasets["a"].expect_newer}
+        return
+    with pytest.raises(InvalidFlowError, match=re.escape(says)):
+        load(path, host)
 
 
 def test_a_location_under_any_allowed_root_is_right(host: Settings, tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ LEAST = 500  # a collector that finds nothing would find nothing wrong
 
 # Where there is nothing to type, or the text comes from elsewhere with its remedy.
 WITHOUT_REMEDY = {
+    "sql/functions/declare.sql RAISE": "each caller gives the remedy",
+    "dataflowd/ctl/aside.py AttemptError": "what the process that becomes the command has said, remedy and all",
     "dataflowd/engine/command.py AttemptError": "what the process that becomes the script has said, remedy and all",
     "dataflowd/formats/foreign_types.py ForeignTypeError": "caught, and told with a remedy",
     "dataflowd/runner/explain.py AttemptError": "a cancelled attempt: its chunk says who did it",

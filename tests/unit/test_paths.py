@@ -56,9 +56,33 @@ def test_a_bucket_is_allowed_by_its_own_root(tmp_path: Path) -> None:
     paths.check("s3a://bucket/orders/1", [str(tmp_path), "s3a://bucket/orders"])
 
 
-def test_every_attempt_has_a_directory_of_its_own() -> None:
-    hidden = "/data/orders/dataid=2026-01-01/.attempts/attempt=7"
-    assert attempt_location("/data/orders", "2026-01-01", 7) == hidden
-    assert attempt_location("/data/{dataid}/orders/", "x", 7) == "/data/x/orders/.attempts/attempt=7"
-    behind = "/data/orders/.attempts/dataid=x/attempt=7"  # a fixed path, which has its own hidden directory
-    assert attempt_location("/data/orders/.attempts", "x", 7) == behind
+@pytest.mark.parametrize(
+    ("location", "roots", "written"),
+    [
+        ("/data/orders", ["/data"], "/data/.attempts/orders/dataid=x/attempt=7"),
+        ("/data/shop/orders/", ["/data/"], "/data/.attempts/shop/orders/dataid=x/attempt=7"),
+        ("/data/{dataid}/orders/", ["/data"], "/data/.attempts/x/orders/attempt=7"),
+        # What the database says of a fixed path.
+        ("/data/orders/.attempts", ["/data"], "/data/.attempts/orders/dataid=x/attempt=7"),
+        # The nearest root; and a dataset's directory that is one.
+        ("/data/shop/orders", ["/data", "/data/shop", "/"], "/data/shop/.attempts/orders/dataid=x/attempt=7"),
+        ("/data/orders", ["/data/orders", "/data"], "/data/orders/.attempts/dataid=x/attempt=7"),
+        ("/orders", ["/"], "/.attempts/orders/dataid=x/attempt=7"),
+        ("file:///data/orders", ["/data"], "file:///data/.attempts/orders/dataid=x/attempt=7"),
+        ("/data/orders", ["file:///data"], "/data/.attempts/orders/dataid=x/attempt=7"),
+        ("/data/./orders", ["/data"], "/data/./.attempts/orders/dataid=x/attempt=7"),
+        ("s3a://b/shop/orders", ["/data", "s3a://b"], "s3a://b/.attempts/shop/orders/dataid=x/attempt=7"),
+        ("s3a://b", ["s3a://b"], "s3a://b/.attempts/dataid=x/attempt=7"),
+        ("/elsewhere/orders", ["/data"], "/elsewhere/orders/.attempts/dataid=x/attempt=7"),
+    ],
+)
+def test_every_attempt_has_a_directory_of_its_own(location: str, roots: list[str], written: str) -> None:
+    assert attempt_location(location, "x", 7, roots) == written
+
+
+def test_a_directory_that_cannot_be_made_is_named_before_any_code_runs(tmp_path: Path) -> None:
+    paths.require_writable(f"{tmp_path}/a/b/c")
+    paths.require_writable("s3a://bucket/a")
+    (tmp_path / "file").touch()
+    with pytest.raises(AttemptError, match=r"may not write to .*/file"):
+        paths.require_writable(f"{tmp_path}/file/a")

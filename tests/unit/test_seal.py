@@ -167,3 +167,33 @@ def test_an_opened_password_is_masked_in_its_process_from_then_on(
     assert masking.mask("it is hunter/2") == "it is hunter/2"
     assert secrets.password_of(dataset) == "hunter/2"
     assert masking.mask("it is hunter/2, or hunter%2F2 in a URL") == "it is ***, or *** in a URL"
+
+
+def test_a_process_that_runs_while_the_key_is_rotated_opens_with_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = KEYS[seal.HYBRID], KEYS[seal.PLAIN]
+    source = key_file(tmp_path / "key", keyfile.line(old))
+    monkeypatch.setattr(secrets, "_ring", [])
+    monkeypatch.setattr(masking, "_hidden", [])
+    for name, value in secrets.offer(source).items():
+        monkeypatch.setenv(name, value)
+
+    def dataset(key: seal.PrivateKey) -> Dataset:
+        sealed = seal.seal("hunter/2", key.public, BOUND)
+        return Dataset(
+            name="orders",
+            connection=Connection(
+                username="etl", hostname="db7", port=5433, database="sales", encryptedpass=sealed
+            ),
+        )
+
+    assert secrets.password_of(dataset(old)) == "hunter/2"
+    with pytest.raises(InvalidCredentialError, match="bring that key to this host"):
+        secrets.password_of(dataset(new))
+    before = source.mark()
+    assert source.mark() == before
+    keyfile.add(tmp_path / "key", [keyfile.line(new)])
+    assert source.mark() != before  # by which an engine knows that its runners have old keys
+    for key in (new, old):
+        assert secrets.password_of(dataset(key)) == "hunter/2"

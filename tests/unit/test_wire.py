@@ -164,6 +164,7 @@ def peers(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "hello(); say(type='result', attempt=1, result={'outcome': 'DONE', 'outputs': {'x': 'no manifest'}}); until_closed()",
         "hello(); say(type='result', attempt=1, result={'outcome': 'DONE', 'outputs': {'x': {'location': 5}}}); until_closed()",
         "hello(); say(type='result', attempt=1, result={'outcome': 'DONE', 'checks': [7]}); until_closed()",
+        "hello(); say(type='result', attempt=1, result={'outcome': 'DONE', 'judged': [{'dataid': 'd'}]}); until_closed()",
         "hello(); say(type='result', attempt=2, result={'outcome': 'DONE'})",
         "hello(); say(type='claim'); until_closed()",
     ],

@@ -1,0 +1,66 @@
+"""Checks of what a script has written that need a look inside: Spark looks, after the script has ended and before anything is published.
+
+What a script tells decides how many rows there are (publish.py). What is in them, only the files tell; their format is
+declared, so a runner reads them as it reads what it adopts, with dataflowd.jobs:look in the place of a job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dataflowd.faults import AttemptError
+from dataflowd.flow.model import TOLD_BY_SCRIPTS
+
+if TYPE_CHECKING:
+    from dataflowd.attempt import Result
+    from dataflowd.order import Order, Output
+
+CODE = "dataflowd.jobs:look"
+
+
+def needed(order: Order) -> dict[str, Output]:
+    """The outputs that have to be looked into, with no other checks than those."""
+    found = {}
+    for name, output in order.outputs.items():
+        inside = {check: how for check, how in output.dataset.checks.items() if check not in TOLD_BY_SCRIPTS}
+        if inside or output.dataset.custom_checks:
+            found[name] = replace(output, dataset=replace(output.dataset, checks=inside))
+    return found
+
+
+def require_none(order: Order) -> None:
+    """Raises where nobody can look: what is not checked is not published."""
+    for name, output in needed(order).items():
+        asked = [*output.dataset.checks, *(["custom"] if output.dataset.custom_checks else [])]
+        raise AttemptError(
+            "NOT_ALLOWED",
+            f"the checks {', '.join(sorted(asked))} of dataset {name} need Spark, and this daemon runs only commands",
+            "run the daemon with --engine spark; in the foreground, name the flow file: DATAFLOW_FLOWS=flow.toml",
+        )
+
+
+def order_of(order: Order, made: Result) -> Order:
+    """To look at what the script has made, where it lies."""
+    where = {
+        name: replace(output, location=made.outputs[output.dataset.datasetid]["location"])
+        for name, output in needed(order).items()
+    }
+    changes: dict[str, Any] = {"inputs": {}, "resolved": (), "quarantine": None}
+    return replace(order, kind="python", code=CODE, outputs=where, **changes)
+
+
+def combined(made: Result, looked: Result) -> Result:
+    """Of what was looked at in vain nothing is published; what was observed is kept with the attempt."""
+    checks = [*made.checks, *looked.checks]
+    if looked.outcome != "DONE":
+        return replace(
+            looked, checks=checks, usage=made.usage, found=made.found, outputs={}, nodes=[], quarantine=[]
+        )
+    outputs = {
+        name: manifest | {"rows": looked.outputs.get(name, {}).get("rows")}
+        if manifest.get("rows") is None and name in looked.outputs
+        else manifest
+        for name, manifest in made.outputs.items()
+    }
+    return replace(made, checks=checks, outputs=outputs)

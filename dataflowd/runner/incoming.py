@@ -1,0 +1,91 @@
+"""Declared checks of inputs that come from outside, judged before the job's code begins.
+
+What a job makes is judged when it is published. What comes from outside has no such moment: the first attempt that
+reads a version judges it, in a pass of its own over that chunk, and the answer is stored for all others. What fails
+is NOT_VALIDATED. Rows that cannot be parsed count as rows whose columns are NULL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from dataflowd import checks, formats
+from dataflowd.faults import AttemptError
+from dataflowd.formats import files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from dataflowd.order import Chunk, Dataset, Input, Order
+
+# Of an output: row_count compares it with what its job has read.
+NOT_ASKED = frozenset({"row_count"})
+
+
+def judge(order: Order, spark: SparkSession, result: dict[str, Any]) -> None:
+    """Adds `checks` and `judged` to the result as it goes. Raises NOT_VALIDATED."""
+    if order.forced or order.trial is not None:
+        return
+    for source in order.inputs.values():
+        asked = {name: check for name, check in source.dataset.checks.items() if name not in NOT_ASKED}
+        if not asked or source.dataset.format not in formats.FILES:
+            continue
+        for chunk in source.chunks:
+            if chunk.files is None and chunk.batch is None and chunk.location is not None:
+                _judge(source, chunk, replace(source.dataset, checks=asked), spark, result)
+
+
+def _judge(
+    source: Input, chunk: Chunk, dataset: Dataset, spark: SparkSession, result: dict[str, Any]
+) -> None:
+    if chunk.judged is not None:
+        if not chunk.judged:
+            raise _refused(source.name, chunk, "its checks failed before")
+        return
+    try:
+        results = list(_judged(spark, dataset, str(chunk.location)))
+    except AttemptError as error:
+        if error.code != "CHECK_FAILED":
+            raise
+        results = [checks.CheckResult(dataset.name, "columns", "error", False, error.message, "its columns")]
+    if len(source.chunks) > 1:
+        results = [replace(one, name=f"{one.name} of {chunk.dataid}") for one in results]
+    broken = [f"{one.name}: observed {one.observed}, expected {one.expected}" for one in results if one.stops]
+    said = "; ".join(broken)
+    result.setdefault("checks", []).extend(one.document() for one in results)
+    result.setdefault("judged", []).append(
+        {"dataset": source.name, "dataid": chunk.dataid, "passed": not broken, "said": said}
+    )
+    if broken:
+        raise _refused(source.name, chunk, said)
+
+
+def _judged(spark: SparkSession, dataset: Dataset, location: str) -> Iterator[checks.CheckResult]:
+    frame = files.read(spark, dataset, [location]).drop(formats.CORRUPT_COLUMN)
+    compiled = checks.column_checks(dataset.checks, frame.schema, dataset.name)
+    for column in dataset.checks.get("unique", {}).get("columns", []):
+        checks.require(frame.columns, column, "unique", dataset.name)
+    row = frame.agg(*checks.aggregates(compiled)).first()
+    observed = {} if row is None else row.asDict(recursive=False)
+    wanted = checks.examples(compiled, observed)
+    shown = frame.agg(*wanted).first() if wanted else None
+    yield from checks.judge_columns(
+        dataset.name, compiled, observed, {} if shown is None else shown.asDict(recursive=False)
+    )
+    yield from checks.judge_rows(dataset.name, dataset.checks, observed[checks.ROWS], checks.SetAside(), {})
+    if "schema" in dataset.checks:
+        yield checks.judge_schema(dataset.name, dataset.checks["schema"], frame.schema)
+    if unique := dataset.checks.get("unique"):
+        surplus = files.duplicates(spark, dataset, location, frame.schema, unique["columns"])
+        yield checks.judge_unique(dataset.name, unique, surplus)
+
+
+def _refused(name: str, chunk: Chunk, said: str) -> AttemptError:
+    return AttemptError(
+        "NOT_VALIDATED",
+        f"{name}/{chunk.dataid} does not pass the checks of its dataset: {said}",
+        f"correct it and `dataflowctl ready {name} {chunk.dataid}`; if it is right all the same, call dataflow.validated()",
+    )

@@ -1,0 +1,24 @@
+-- What a person adds at call time to the command of an attempt. It is kept, and never read by anything that executes.
+
+CREATE OR REPLACE FUNCTION dataflow.add_words(attempt bigint, token uuid, words text[]) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    secret constant text := '(password|passwd|passphrase|secret|token|private[_-]?key|access[_-]?key|api[_-]?key|credential)';
+BEGIN
+    IF words IS NULL OR cardinality(words) > 10000 OR EXISTS (SELECT FROM unnest(words) AS w WHERE w IS NULL) OR length(array_to_string(words, '')) > 1000000 THEN
+        RAISE EXCEPTION 'these cannot be the words of a command' USING ERRCODE = 'DF400', HINT = 'give up to 10000 of them, none of them NULL, of a million characters';
+    END IF;
+    -- For everybody who reads attempts: what is named like a secret, and passwords in URLs, are not kept.
+    UPDATE dataflow.attempt a SET words = ARRAY(
+        SELECT CASE
+            WHEN lag(w.word) OVER (ORDER BY w.place) ~* ('^-+[a-z0-9_-]*' || secret || '[a-z0-9_-]*$') THEN '***'
+            WHEN w.word ~* ('^[a-z0-9_-]*' || secret || '[a-z0-9_-]*=') THEN split_part(w.word, '=', 1) || '=***'
+            ELSE dataflow._without_secrets(to_jsonb(w.word)) #>> '{}' END
+        FROM unnest(add_words.words) WITH ORDINALITY AS w (word, place) ORDER BY w.place) WHERE a.attempt = add_words.attempt AND a.token = add_words.token AND a.ended IS NULL;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION dataflow.add_words(bigint, uuid, text[]) IS
+    'Keeps what a person has added to the words of an attempt''s command, or executes in the place of its code; false: the attempt is fenced, stop';
