@@ -167,7 +167,7 @@ class Stage:
     def background(self, name: str, words: Sequence[str], env: Mapping[str, str] | None = None) -> Background:
         """Starts a program that dies with this process, and is out of Ctrl-C's reach: the story ends it in order."""
         log = self.directory / f"{name}.log"
-        with log.open("ab") as output:
+        with log.open("ab") as output, _undisturbed():
             process = subprocess.Popen(  # noqa: S603 - see above
                 [
                     *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), ""),
@@ -180,8 +180,8 @@ class Stage:
                 stderr=output,
                 start_new_session=True,
             )
-        started = Background(name, process, log)
-        self.backgrounds.append(started)
+            started = Background(name, process, log)
+            self.backgrounds.append(started)
         return started
 
     def daemon(self, name: str = "daemon", *words: str, env: Mapping[str, str] | None = None) -> Background:
@@ -355,6 +355,24 @@ def _staged(directory: Path) -> Iterator[Stage]:
         stack.callback(_end_all, stage)
         stage.dsn = postgres.ensure_running(directory)
         yield stage
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Delivers a Ctrl-C after the block: an interrupt inside Popen would leave a daemon that no list names.
+
+    Such a daemon would start the story's Postgres again after _staged() has stopped it.
+    """
+    arrived: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    handlers = [signal.signal(number, lambda number, _frame: arrived.append(number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, handlers, strict=True):
+            signal.signal(number, handler)
+    if arrived:
+        raise KeyboardInterrupt
 
 
 def _end_all(stage: Stage) -> None:

@@ -173,11 +173,6 @@ CREATE OR REPLACE FUNCTION dataflow._mark(jobid text) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT coalesce(current_setting('dataflow.mark_' || md5(jobid), true), '') $$;
 
--- Without the jobs that are scarce of places; dropped in the transaction that replaces all who called them.
-DROP FUNCTION IF EXISTS dataflow._shares(text, text, integer, boolean);
-DROP FUNCTION IF EXISTS dataflow._look(text, text, integer, boolean);
-DROP FUNCTION IF EXISTS dataflow._next_work(text, text, integer);
-
 -- Free places for each job that has work, now: the smallest of its own, this daemon's and the global limit. Of the `scarce` jobs
 -- together no more than `room` are taken: the host has no place for more, and another daemon may have one.
 CREATE OR REPLACE FUNCTION dataflow._shares(

@@ -62,9 +62,6 @@ BEGIN
     RETURN CASE WHEN pg_try_advisory_lock(gate) THEN pg_advisory_unlock(gate) ELSE false END;
 END $$;
 
--- Of release 0.1.0; dropped in the transaction that replaces all who called it.
-DROP FUNCTION IF EXISTS dataflow._alone();
-
 -- Takes the gate, then reports whether this transaction is its only holder, and whether another one is applying a flow.
 CREATE OR REPLACE FUNCTION dataflow._company(OUT is_alone boolean, OUT is_applying boolean)
 LANGUAGE plpgsql

@@ -113,6 +113,11 @@ class OldDaemon:
             raise self.error
 
 
+@pytest.fixture(autouse=True)
+def roles(template: str) -> None:
+    """A dump grants rights to our roles and does not contain them."""
+
+
 @contextmanager
 def kept(server: Server, release: str) -> Iterator[str]:
     """A fresh database of that release, with work in every state."""
@@ -175,6 +180,26 @@ def test_what_an_old_program_sends_returns_what_it_expects(server: Server, relea
         found = keep_schema.describe(connection, {name: queries[name] for name in described})
         assert {name: columns[: len(described[name])] for name, columns in found.items()} == described
         assert allowed <= _allowed(connection)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_call_that_is_under_way_during_an_upgrade_finds_what_its_body_calls(
+    server: Server, release: str
+) -> None:
+    """PL/pgSQL goes on with the body that it began with, and looks for a function when it gets to the call."""
+    if migrate._release(release) < migrate._release(_serves_from()):
+        pytest.skip("no longer served")
+    with kept(server, release) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        before = _signatures(connection)
+        migrate.init(connection)
+        assert before - _signatures(connection) == set()
+
+
+def _signatures(connection: psycopg.Connection) -> set[str]:
+    query: LiteralString = (
+        "SELECT p.oid::regprocedure::text FROM pg_proc p WHERE p.pronamespace = 'dataflow'::regnamespace"
+    )
+    return {signature for (signature,) in connection.execute(query)}
 
 
 def _serves_from() -> str:

@@ -1,0 +1,26 @@
+-- Private functions of release 0.1.0, in its signatures, for calls that are under way while the schema is upgraded.
+--
+-- A call that began before the upgrade goes on with the body that it began with, and finds the functions which that body calls by
+-- name and arguments when it gets there. Without these a daemon's claim would fail in the moment of the upgrade. The release after
+-- 0.2 drops them. tests/upgrade/test_upgrade.py compares the functions of every released schema with these.
+
+CREATE OR REPLACE FUNCTION dataflow._alone() RETURNS boolean
+LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT c.is_alone FROM dataflow._company() AS c $$;
+
+CREATE OR REPLACE FUNCTION dataflow._next_work(daemon text, environment text, want integer, OUT jobids text[], OUT dataids text[])
+LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT n.jobids, n.dataids FROM dataflow._next_work(daemon, environment, want, '{}', 0) AS n $$;
+
+CREATE OR REPLACE FUNCTION dataflow._look(daemon text, environment text, want integer, from_start boolean, OUT jobids text[], OUT dataids text[])
+LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT n.jobids, n.dataids FROM dataflow._look(daemon, environment, want, from_start, '{}', 0) AS n $$;
+
+CREATE OR REPLACE FUNCTION dataflow._shares(daemon text, environment text, want integer, from_start boolean, OUT jobid text, OUT share integer)
+RETURNS SETOF record
+LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT s.jobid, s.share FROM dataflow._shares(daemon, environment, want, from_start, '{}', 0) AS s $$;
