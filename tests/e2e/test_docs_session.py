@@ -59,6 +59,7 @@ def test_the_commands_of_the_other_pages_are_commands(run_ctl: RunCtl) -> None:
         typed = line[line.index("dataflowctl ") :].partition(")")[0]
         said = run_ctl(*shlex.split(typed, comments=True)[1:], env={"DATAFLOW_HANDLE": HANDLE})
         assert said.returncode not in {0, EXIT["USAGE"], EXIT["INTERNAL"]}, (line, said.stdout, said.stderr)
+        assert "Traceback" not in said.stderr, (line, said.stderr)
 
 
 def test_the_parts_of_the_tests_that_the_page_names_are_tests() -> None:
