@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dataflowd.attempt import Attempt, Result
+    from dataflowd.model.attempt import Attempt, Result
 
 
 class Engine(Protocol):
@@ -52,7 +52,7 @@ class Room:
 class LookingEngine(Protocol):
     """An engine that looks at the data before a job's code begins."""
 
-    # Told an attempt and what was found (dataflowd.evidence), once.
+    # Told an attempt and what was found (dataflowd.storage.evidence), once.
     on_found: Callable[[int, dict[str, Any]], None]
 
 

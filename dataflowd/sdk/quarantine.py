@@ -16,13 +16,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.checks import quoted
-from dataflowd.faults import AttemptError
-from dataflowd.formats import CORRUPT_COLUMN
-from dataflowd.plural import agreeing, counted
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.formats import CORRUPT_COLUMN
+from dataflowd.model.plural import agreeing, counted
 from dataflowd.sdk import repairs
 from dataflowd.sdk.repairs import DROPPED_COLUMN, FILE_COLUMN
 from dataflowd.sdk.watch import Watch
+from dataflowd.storage.checks import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

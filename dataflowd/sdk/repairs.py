@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.checks import quoted
-from dataflowd.formats import CORRUPT_COLUMN
+from dataflowd.model.formats import CORRUPT_COLUMN
+from dataflowd.storage.checks import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

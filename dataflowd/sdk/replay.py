@@ -11,19 +11,19 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dataflowd import published
-from dataflowd.checks import quoted
-from dataflowd.faults import AttemptError
-from dataflowd.formats import CORRUPT_COLUMN, files
-from dataflowd.order import attempt_location
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.formats import CORRUPT_COLUMN
+from dataflowd.model.work_order import attempt_location
 from dataflowd.sdk import repairs
 from dataflowd.sdk.repairs import MARK_COLUMN, REPAIRED_COLUMN
+from dataflowd.storage import files, manifest_check
+from dataflowd.storage.checks import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
-    from dataflowd.order import Order, Output, Replay
+    from dataflowd.model.work_order import Order, Output, Replay
 
 RECORD_COLUMN = "_dataflow_record"
 
@@ -66,7 +66,7 @@ class Replaying:
         if not files.exists(spark, location):
             raise WholeError(f"there is nothing at {location}")
         try:
-            published.compare(output.name, dataid, self.told.files, files.listing(spark, location))
+            manifest_check.compare(output.name, dataid, self.told.files, files.listing(spark, location))
         except AttemptError as error:
             raise WholeError(error.message) from error
         # Options say how a reader is to read it; these files are as they were written.

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dataflowd.checks import quoted
+from dataflowd.storage.checks import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from dataflowd.order import Trial
+    from dataflowd.model.work_order import Trial
 
 PARTS = 1_000_000_000
 

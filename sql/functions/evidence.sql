@@ -113,7 +113,7 @@ BEGIN
     END IF;
 END $$;
 
--- For history and evidence: values that are named like secrets, and passwords in URLs, are not told. As dataflowd.masking does.
+-- For history and evidence: values that are named like secrets, and passwords in URLs, are not told. As dataflowd.model.masking does.
 CREATE OR REPLACE FUNCTION dataflow._without_secrets(value jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
