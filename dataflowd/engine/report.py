@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.model.faults import AttemptError
-from dataflowd.sdk.quarantine import ITEM_CHARACTERS, KEPT, RECORD_CHARACTERS, Bad
+from dataflowd.sdk._quarantine import ITEM_CHARACTERS, KEPT, RECORD_CHARACTERS, Bad
 from dataflowd.storage.checks import CheckResult
 
 if TYPE_CHECKING:

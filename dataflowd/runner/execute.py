@@ -22,10 +22,10 @@ from dataflowd.model.plural import agreeing, counted
 from dataflowd.model.work_order import attempt_location
 from dataflowd.runner import file_checks, incoming, jobcode
 from dataflowd.runner.explain import fault, is_of_spark, line_of, message_of
-from dataflowd.sdk import quarantine
+from dataflowd.sdk import _quarantine
+from dataflowd.sdk._replay import WholeError, columns_of
 from dataflowd.sdk.context import Context, Reporter
 from dataflowd.sdk.declare import typed_params
-from dataflowd.sdk.replay import WholeError, columns_of
 from dataflowd.storage import checks, evidence, files, manifest_check, stored_columns
 from dataflowd.storage.tables import reading, writing
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from dataflowd.model.work_order import Dataset, Input, Order
+    from dataflowd.sdk._quarantine import Seen
     from dataflowd.sdk.context import Written
-    from dataflowd.sdk.quarantine import Seen
 
 STEPS = ("prepare", "run", "validate", "publish")
 
@@ -181,11 +181,14 @@ def validate(ctx: Context) -> dict[str, Any]:
         "nodes": [vars(node) for node in ctx.nodes(seen)],
     }
     if ctx.order.trial is not None:
-        details |= {"quarantine": quarantine.documents(seen), "preview": _preview(ctx, ctx.order.trial.shown)}
+        details |= {
+            "quarantine": _quarantine.documents(seen),
+            "preview": _preview(ctx, ctx.order.trial.shown),
+        }
     try:
         # Of a replay the whole chunk has passed it, and no more are bad now.
         limit = ctx.order.quarantine if ctx.order.replay is None else None
-        quarantine.check_limit(seen, limit, ctx.rows_read() if limit is not None else 0)
+        _quarantine.check_limit(seen, limit, ctx.rows_read() if limit is not None else 0)
         checks.stop_on(results)
         outputs = {name: _manifest(ctx, item) for name, item in written.items()}
     except AttemptError as error:
@@ -193,7 +196,7 @@ def validate(ctx: Context) -> dict[str, Any]:
         raise
     applied = {"applied": True} if ctx.order.resolved else {}
     applied |= {"replayed": True} if ctx.order.replay is not None else {}
-    return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)} | applied
+    return details | {"outputs": outputs, "quarantine": _quarantine.documents(seen)} | applied
 
 
 def _preview(ctx: Context, most: int) -> dict[str, list[Any]]:

@@ -19,11 +19,11 @@ from dataflowd.model.faults import AttemptError, name_node
 from dataflowd.model.masking import mask, printable
 from dataflowd.model.suggest import did_you_mean
 from dataflowd.model.work_order import Chunk, Input, attempt_location
-from dataflowd.sdk import quarantine as sieves
-from dataflowd.sdk import repairs
-from dataflowd.sdk.replay import Replaying
-from dataflowd.sdk.sample import sampled
-from dataflowd.sdk.watch import Watch, plan_of
+from dataflowd.sdk import _quarantine as sieves
+from dataflowd.sdk import _repairs
+from dataflowd.sdk._replay import Replaying
+from dataflowd.sdk._sample import sampled
+from dataflowd.sdk._watch import Watch, plan_of
 from dataflowd.storage import checks as declared_checks
 from dataflowd.storage import files, stored_columns
 from dataflowd.storage.partition import batches
@@ -498,7 +498,7 @@ class Context:
 
     def _repaired(self, frame: DataFrame, *, name: str, code: str, reason: str) -> DataFrame:
         if self._replaying is None:
-            return repairs.applied(frame, self.order.resolved)
+            return _repairs.applied(frame, self.order.resolved)
         return self._replaying.judged(frame, name=name, code=code, reason=reason)
 
     def _nothing_of(self, source: Input, frame: DataFrame) -> DataFrame:

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.formats import CORRUPT_COLUMN
 from dataflowd.model.plural import agreeing, counted
-from dataflowd.sdk import repairs
-from dataflowd.sdk.repairs import DROPPED_COLUMN, FILE_COLUMN
-from dataflowd.sdk.watch import Watch
+from dataflowd.sdk import _repairs
+from dataflowd.sdk._repairs import DROPPED_COLUMN, FILE_COLUMN
+from dataflowd.sdk._watch import Watch
 from dataflowd.storage.checks import quoted
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def sieve(  # noqa: PLR0913 - all that is known about a bad record
     bad = F.expr(f"count({WHOLE_COLUMN}) AS bad")
     watch = Watch(marked, [F.expr("count(1) AS rows"), bad, F.expr(f"{kept} AS kept"), *_dropped(frame)])
     good = watch.frame.where(f"{WHOLE_COLUMN} IS NULL{_and_not_dropped(frame)}")
-    every = tuple(column for column in frame.columns if column not in repairs.OWN_COLUMNS)
+    every = tuple(column for column in frame.columns if column not in _repairs.OWN_COLUMNS)
     return Sieve(name, code, reason, watch, every=every), good.drop(
         FILE_COLUMN, DROPPED_COLUMN, WHOLE_COLUMN, ITEM_COLUMN
     )
@@ -146,7 +146,7 @@ def unbroken(frame: DataFrame, *, name: str, code: str, reason: str) -> tuple[Si
 
     good = watch.frame.where(f"{CORRUPT_COLUMN} IS NULL{_and_not_dropped(frame)}")
     columns = tuple(
-        column for column in frame.columns if column not in {CORRUPT_COLUMN, *repairs.OWN_COLUMNS}
+        column for column in frame.columns if column not in {CORRUPT_COLUMN, *_repairs.OWN_COLUMNS}
     )
     return Sieve(name, code, reason, watch, fetch, columns), good.drop(
         FILE_COLUMN, DROPPED_COLUMN, CORRUPT_COLUMN
@@ -172,17 +172,17 @@ def _marked(
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    marks = [F.when(is_bad, F.expr(repairs.whole(frame))).alias(WHOLE_COLUMN)]
+    marks = [F.when(is_bad, F.expr(_repairs.whole(frame))).alias(WHOLE_COLUMN)]
     marks += [] if item is None else [item.cast("string").alias(ITEM_COLUMN)]
-    marked = repairs.with_file(frame, *marks)
+    marked = _repairs.with_file(frame, *marks)
     source = FILE_COLUMN if FILE_COLUMN in marked.columns else "CAST(NULL AS string)"
     # Without a name of its own a record goes by its content.
-    itself = repairs.mark(WHOLE_COLUMN) if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
+    itself = _repairs.mark(WHOLE_COLUMN) if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
     # Cut off it would be no JSON any more.
     read = f"CASE WHEN length({WHOLE_COLUMN}) <= {2 * RECORD_CHARACTERS} THEN {WHOLE_COLUMN} END AS whole"
     kept = (
         f"struct(left({itself}, {ITEM_CHARACTERS}) AS item, left({record}, {RECORD_CHARACTERS}) AS record, "
-        f"{source} AS source, {repairs.mark(WHOLE_COLUMN)} AS mark{'' if record == WHOLE_COLUMN else f', {read}'})"
+        f"{source} AS source, {_repairs.mark(WHOLE_COLUMN)} AS mark{'' if record == WHOLE_COLUMN else f', {read}'})"
     )
     # As one string: ten thousand structures would be pickled one by one.
     return marked, (

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.formats import CORRUPT_COLUMN
 from dataflowd.model.work_order import attempt_location
-from dataflowd.sdk import repairs
-from dataflowd.sdk.repairs import MARK_COLUMN, REPAIRED_COLUMN
+from dataflowd.sdk import _repairs
+from dataflowd.sdk._repairs import MARK_COLUMN, REPAIRED_COLUMN
 from dataflowd.storage import files, manifest_check
 from dataflowd.storage.checks import quoted
 
@@ -113,9 +113,9 @@ def _built(frame: DataFrame, records: list[dict[str, Any]]) -> DataFrame:
     parsed = known.select(
         F.from_json(RECORD_COLUMN, frame.schema).alias(RECORD_COLUMN), REPAIRED_COLUMN, MARK_COLUMN
     ).select(f"{RECORD_COLUMN}.*", REPAIRED_COLUMN, MARK_COLUMN)
-    if not parsed.where(f"{repairs.mark(repairs.whole(frame))} <> {MARK_COLUMN}").isEmpty():
+    if not parsed.where(f"{_repairs.mark(_repairs.whole(frame))} <> {MARK_COLUMN}").isEmpty():
         raise WholeError("a record cannot be built again as it was")
-    return repairs.patched(parsed, list(frame.schema.fields))
+    return _repairs.patched(parsed, list(frame.schema.fields))
 
 
 def _is_exact(kind: DataType) -> bool:

@@ -95,12 +95,6 @@ LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT CASE WHEN role IS NULL THEN '{}'::jsonb ELSE jsonb_build_object('name', role, 'stored_as', datasetid) END $$;
 
--- Below which directory attempts write. A fixed path stands where their directories would.
-CREATE OR REPLACE FUNCTION dataflow._written_to(d dataflow.dataset) RETURNS text
-LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$ SELECT CASE d.publish WHEN 'rename' THEN rtrim(d.location, '/') || '/.attempts' ELSE d.location END $$;
-
 CREATE OR REPLACE FUNCTION dataflow.trial_order(jobid text, dataid text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -153,19 +147,3 @@ AS $$
         'checks', d.checks, 'publish', d.publish, 'connection', jsonb_build_object('hostname', d.hostname, 'port', d.port,
         'database', d.database, 'schemaname', d.schemaname, 'tablename', d.tablename, 'username', d.username, 'encryptedpass', d.encryptedpass))
 $$;
-
-CREATE OR REPLACE FUNCTION dataflow.fixed_paths(after_dataset text DEFAULT '', after_dataid text DEFAULT '', at_most integer DEFAULT 5000)
-RETURNS TABLE (datasetid text, dataid text, location text, current text)
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT d.datasetid::text, s.dataid::text, d.location, m.location
-    FROM dataflow.dataset d
-    JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.locktype = 'OUT'
-    JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
-    WHERE d.publish = 'rename' AND (d.datasetid::text, s.dataid::text) > (after_dataset, after_dataid)
-    ORDER BY d.datasetid::text, s.dataid::text
-    LIMIT at_most
-$$;
-COMMENT ON FUNCTION dataflow.fixed_paths(text, text, integer) IS
-    'Chunks that are published at a fixed path, location/dataid=<id>, and the directory that each has to lead to; a page at a time';
