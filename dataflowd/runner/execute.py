@@ -244,7 +244,7 @@ def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
 
 
 def _is_broken(ctx: Context, item: Written) -> bool:
-    path = allowed_roots.local(item.location)
+    path = allowed_roots.local_path(item.location)
     assert path is not None  # noqa: S101 - only of such files the checks are left for later
     return file_checks.is_broken(ctx.spark, path, item.schema, item.compiled, rows=lambda: _stored(ctx, item))
 

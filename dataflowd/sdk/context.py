@@ -441,7 +441,7 @@ class Context:
     def _is_told_by_files(self, output: Output) -> bool:
         """Whether the checks can wait for what the files tell. A small chunk is done before they would be opened."""
         is_plain = output.dataset.format == "parquet" and self.order.trial is None
-        is_local = output.location is not None and allowed_roots.local(output.location) is not None
+        is_local = output.location is not None and allowed_roots.local_path(output.location) is not None
         return is_plain and is_local and self._bytes_read() >= LARGE_BYTES
 
     def _bytes_read(self) -> int:

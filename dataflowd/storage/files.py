@@ -127,7 +127,7 @@ def _written_schema(locations: list[str]) -> StructType | None:
     Spark takes it from one file too. Where there are several places, or directories that may stand for columns, Spark
     is asked.
     """
-    path = allowed_roots.local(locations[0]) if len(locations) == 1 else None
+    path = allowed_roots.local_path(locations[0]) if len(locations) == 1 else None
     if path is None or not path.is_dir():
         return None
     from pyarrow import parquet  # noqa: PLC0415
@@ -162,7 +162,7 @@ def write(frame: DataFrame, dataset: Dataset, location: str) -> None:
 
 
 def exists(spark: SparkSession, location: str) -> bool:
-    path = allowed_roots.local(location)
+    path = allowed_roots.local_path(location)
     if path is not None:
         return path.exists()
     return bool(_hadoop(spark, location)[0].exists(_hadoop(spark, location)[1]))
@@ -170,7 +170,7 @@ def exists(spark: SparkSession, location: str) -> bool:
 
 def listing(spark: SparkSession, location: str, kind: str = "", *, digest: bool = False) -> list[File]:
     """The data files, without what Spark and Hadoop keep beside them (_SUCCESS, .crc). `digest` reads all of each file."""
-    path = allowed_roots.local(location)
+    path = allowed_roots.local_path(location)
     if path is not None:
         return local_listing(path, kind, digest=digest)
     return _hadoop_listing(spark, location, digest=digest)
@@ -180,14 +180,14 @@ def stored_rows(spark: SparkSession, dataset: Dataset, location: str, found: lis
     """As the footers tell; None for a format that has none. Spark reads those that are not on this host's disk."""
     if dataset.format not in WITH_FOOTERS:
         return None
-    if allowed_roots.local(location) is None:
+    if allowed_roots.local_path(location) is None:
         return read(spark, dataset, [location]).count() if found else 0
     return sum(file.rows or 0 for file in found)
 
 
 def rows_of(kind: str, locations: list[str]) -> int | None:
     """As the footers of files on this host tell; None where there are none, or too many to be opened one by one."""
-    places = [allowed_roots.local(location) for location in locations]
+    places = [allowed_roots.local_path(location) for location in locations]
     found = [file for place in places if place is not None for file in local_listing(place)]
     if None in places or not 0 < len(found) <= MOST_FOOTERS:
         return None
@@ -200,7 +200,7 @@ def rows_of(kind: str, locations: list[str]) -> int | None:
 
 def local_bytes(location: str) -> int:
     """Of the files there; 0 where this host does not hold them."""
-    path = allowed_roots.local(location)
+    path = allowed_roots.local_path(location)
     try:
         return sum(file.bytes for file in local_listing(path)) if path is not None else 0
     except OSError:
@@ -320,7 +320,7 @@ def duplicates(
     """
     from dataflowd.storage.checks import quoted  # noqa: PLC0415
 
-    path = allowed_roots.local(location)
+    path = allowed_roots.local_path(location)
     if path is not None and dataset.format == "parquet" and _keys_fit(path, schema, columns):
         return _local_duplicates(path, columns)
     return duplicates_of(read_back(spark, dataset, location, schema).select(*map(quoted, columns)))

@@ -25,7 +25,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from dataflowd.host.allowed_roots import check, local
+from dataflowd.host.allowed_roots import check, local_path
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.location import ATTEMPTS
 
@@ -39,7 +39,7 @@ AGAIN_SECONDS = 0.05
 
 def can_lead_to(location: str, dataid: str, directory: str) -> bool:
     """Not where the version lies at the path itself: before its dataset had fixed paths, older releases wrote there."""
-    root, found = local(location), local(directory)
+    root, found = local_path(location), local_path(directory)
     return root is not None and found is not None and not found.is_relative_to(_link(root, dataid))
 
 
@@ -52,22 +52,22 @@ def is_here(location: str, dataid: str, current: str, allowed_roots: Sequence[st
             check(place, allowed_roots)
     except AttemptError:
         return False
-    directory = local(current)
+    directory = local_path(current)
     return directory is not None and directory.is_dir()
 
 
 def leads_to(location: str, dataid: str, directory: str) -> bool:
     """Whether the path of a chunk leads to this directory."""
-    root = local(location)
+    root = local_path(location)
     if root is None:
         return False
-    link, found = _link(root, dataid), local(directory)
+    link, found = _link(root, dataid), local_path(directory)
     return found is not None and link.is_symlink() and os.path.realpath(link) == os.path.realpath(found)
 
 
 def lock(location: str, dataid: str) -> int | None:
     """A descriptor that holds the lock until it is closed; None: somebody else has it for long."""
-    root = local(location)
+    root = local_path(location)
     if root is None:
         return None
     directory = _locked(root, dataid)
@@ -88,7 +88,7 @@ def lock(location: str, dataid: str) -> int | None:
 
 def turn(location: str, dataid: str, current: str) -> bool:
     """Makes the path lead to what is current; the caller holds the lock. False: it did so already."""
-    root, directory = local(location), local(current)
+    root, directory = local_path(location), local_path(current)
     if root is None or directory is None or leads_to(location, dataid, current):
         return False
     fresh = _locked(root, dataid) / ".turning"
@@ -101,7 +101,7 @@ def turn(location: str, dataid: str, current: str) -> bool:
 
 def forget(location: str, dataid: str, gone: str) -> None:
     """Removes the path if it leads to a directory that is about to be removed."""
-    root = local(location)
+    root = local_path(location)
     if root is not None and leads_to(location, dataid, gone):
         _link(root, dataid).unlink(missing_ok=True)
 

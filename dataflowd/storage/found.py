@@ -60,5 +60,5 @@ def of(listed: Sequence[File]) -> Found:
 
 def here(location: str, *, digest: bool = False) -> Found | None:
     """On this host's disk, without Spark. None: the location is elsewhere. No files: nothing is there. Raises OSError."""
-    path = allowed_roots.local(location)
+    path = allowed_roots.local_path(location)
     return None if path is None else of(files.local_listing(path, digest=digest))

@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.host.allowed_roots import check, local
+from dataflowd.host.allowed_roots import check, local_path
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.location import ATTEMPTS
 from dataflowd.model.work_order import chunk_location, without_attempts
@@ -102,7 +102,7 @@ def places(dataset: str, location: str, allowed_roots: Sequence[str]) -> list[Pl
     """Where attempts on the dataset write, and where those of older releases did."""
     own = without_attempts(location)
     try:
-        path = local(own)
+        path = local_path(own)
     except AttemptError as error:
         return Skipped(dataset, location, error.message)
     if path is None:
@@ -127,7 +127,7 @@ def places(dataset: str, location: str, allowed_roots: Sequence[str]) -> list[Pl
 
 def _roots_above(path: Path, allowed_roots: Sequence[str]) -> list[Path]:
     """All that hold the path: the nearest of them may have been set, or unset, since an attempt wrote."""
-    roots = (local(root) for root in allowed_roots)
+    roots = (local_path(root) for root in allowed_roots)
     return [root for root in roots if root is not None and path.is_relative_to(root)]
 
 

@@ -63,7 +63,7 @@ class Places:
             try:
                 listed = self._listing(source.dataset, location)
             except OSError as error:
-                if allowed_roots.local(location) is None:
+                if allowed_roots.local_path(location) is None:
                     raise  # of the connection to whoever looks elsewhere
                 raise AttemptError(
                     "INVALID_PATH",

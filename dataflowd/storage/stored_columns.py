@@ -114,7 +114,7 @@ def _refused(dataset: Dataset, chunk: Chunk, what: str, wrong: Sequence[str]) ->
 def _files(spark: SparkSession, dataset: Dataset, options: Mapping[str, str], chunk: Chunk) -> list[_File]:
     """Those that Spark will read."""
     location = chunk.location or ""
-    place, base = location.rstrip("/"), allowed_roots.local(location)
+    place, base = location.rstrip("/"), allowed_roots.local_path(location)
     if "pathGlobFilter" in options:
         names = _matched(spark, dataset, options, location)
     elif chunk.files is not None:
