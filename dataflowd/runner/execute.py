@@ -313,7 +313,7 @@ def _table_listed(ctx: Context, item: Written) -> list[dict[str, Any]]:
 
 
 def _files_listed(spark: SparkSession, item: Written) -> list[dict[str, Any]]:
-    if files.leftovers(spark, item.location):
+    if files.has_unfinished_files(spark, item.location):
         raise AttemptError(
             "WRONG_DATA", f"the write to {item.location} was not committed", "look into the attempt's log"
         )
