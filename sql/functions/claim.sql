@@ -25,16 +25,6 @@ CREATE OR REPLACE FUNCTION dataflow._shares(
 ) RETURNS SETOF record
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_nestloop = on
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
-SET enable_memoize = off
-SET enable_bitmapscan = off
-SET join_collapse_limit = 1
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -144,16 +134,6 @@ CREATE OR REPLACE FUNCTION dataflow._look(
 )
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_nestloop = on
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
-SET enable_memoize = off
-SET enable_bitmapscan = off
-SET join_collapse_limit = 1
-SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -74,6 +74,7 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = 0
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -34,6 +34,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -68,7 +69,7 @@ LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
     INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'ENDED', format(
-        'session %s of %s, whose lease ended %s: its process hangs', session_pid, daemon, to_char(lease_ended, 'YYYY-MM-DD HH24:MI:SSOF')))
+        'session %s of %s, whose lease ended %s: its process hangs', session_pid, daemon, dataflow._stamp(lease_ended)))
 $$;
 
 -- With the rights of its caller, for these decide whose session may be ended.

@@ -134,16 +134,6 @@ END $$;
 CREATE OR REPLACE FUNCTION dataflow._publish(results jsonb, accepted bigint[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_nestloop = on
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
-SET enable_memoize = off
-SET enable_bitmapscan = off
-SET join_collapse_limit = 1
-SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -274,6 +264,7 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -339,6 +330,7 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE

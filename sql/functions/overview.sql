@@ -49,9 +49,12 @@ CREATE OR REPLACE FUNCTION dataflow.causes(jobid text DEFAULT NULL) RETURNS TABL
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
 SET jit = off
 AS $$
     WITH counted AS MATERIALIZED (
@@ -180,7 +183,7 @@ BEGIN
         SELECT 2, 'LIMIT_ZERO', queued, format('the global limit is 0; %s', waits), 'dataflowctl concurrency 4' WHERE limits.concurrency = 0
         UNION ALL
         SELECT 3, 'LOST_DAEMON', (d ->> 'running')::numeric, format('daemon %s on %s was last heard of %s; %s its own',
-            d ->> 'daemon', d ->> 'hostname', to_char((d ->> 'heard')::timestamptz, 'YYYY-MM-DD HH24:MI:SSOF'),
+            d ->> 'daemon', d ->> 'hostname', dataflow._stamp((d ->> 'heard')::timestamptz),
             CASE d ->> 'running' WHEN '1' THEN '1 attempt is' ELSE (d ->> 'running') || ' attempts are' END)
             || CASE WHEN d ->> 'state' = 'GONE' THEN format(' until %s', to_char((d ->> 'lease_until')::timestamptz, 'HH24:MI:SS')) ELSE '' END,
             CASE WHEN d ->> 'state' = 'GONE' THEN format('it was killed, or cannot reach the database: look after %s; a restart there takes them over at once, %s',

@@ -90,7 +90,6 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
     codes constant text[] := ARRAY['DATA_NOT_READY', 'WRONG_DATA', 'INVALID_PATH', 'NOT_VALIDATED', 'LOCKED'];
     a dataflow.attempt;
     e dataflow.evidence;
@@ -111,7 +110,7 @@ BEGIN
         WHEN a.outcome IN ('LOST', 'CANCELLED', 'RETURNED') THEN 'it ended before its host said what it found there'
         ELSE 'its host has not said what it found there' END;
     SELECT dataflow._listed(array_agg(format('%s/%s v%s %s%s', i.key, c ->> 'dataid', c ->> 'version', coalesce(c ->> 'status', 'not there'),
-                ', by ' || (c ->> 'by') || ' at ' || to_char((c ->> 'at')::timestamptz, stamp)) ORDER BY i.key, c ->> 'dataid'), total),
+                ', by ' || (c ->> 'by') || ' at ' || dataflow._stamp((c ->> 'at')::timestamptz)) ORDER BY i.key, c ->> 'dataid'), total),
         dataflow._listed(array_agg(format('%s/%s at %s', i.key, c ->> 'dataid', c ->> 'location') ORDER BY i.key, c ->> 'dataid') FILTER (WHERE c ? 'location'), total),
         dataflow._listed(array_agg(format('%s/%s %s', i.key, c ->> 'dataid', CASE
                 WHEN NOT coalesce((c ->> 'validated')::boolean, true) THEN 'was not vouched for'
@@ -157,12 +156,11 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
     used constant text[] := dataflow._used_datasets(ARRAY[_declared_since.jobid]);
 BEGIN
     RETURN (
         SELECT dataflow._listed(array_agg(format('%s of %s from %s to %s, at %s by %s%s', e.code, coalesce(e.datasetid, e.jobid),
-            coalesce(e.from_status, 'nothing'), coalesce(e.to_status, 'nothing'), to_char(e.at, stamp), e.actor, ' (' || e.reason || ')') ORDER BY e.at, e.event), count(*))
+            coalesce(e.from_status, 'nothing'), coalesce(e.to_status, 'nothing'), dataflow._stamp(e.at), e.actor, ' (' || e.reason || ')') ORDER BY e.at, e.event), count(*))
         FROM dataflow.event e
         WHERE e.jobid IN ('', _declared_since.jobid) AND e.dataid = '' AND e.kind IN ('dataset', 'job') AND e.at > _declared_since.moment
             AND (e.jobid = _declared_since.jobid OR e.datasetid = ANY (used)));
@@ -176,16 +174,15 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
     a dataflow.attempt;
     e dataflow.evidence;
 BEGIN
     SELECT x.* INTO a FROM dataflow.attempt x WHERE x.attempt = dataflow._of_run(why_attempt.jobid, why_attempt.dataid, why_attempt.attempt_number);
     SELECT x.* INTO e FROM dataflow.evidence x WHERE x.attempt = a.attempt;
     RETURN QUERY SELECT 0, 'How did it go?', NULL::boolean, coalesce(a.outcome, 'RUNNING'),
-        concat_ws(', ', format('attempt %s%s was claimed by %s at %s', a.number, CASE WHEN a.forced THEN ', forced,' ELSE '' END, a.daemon, to_char(a.claimed, stamp)),
-            coalesce('its code began ' || to_char(a.started, stamp), CASE WHEN a.ended IS NOT NULL THEN 'its code never began' END),
-            CASE WHEN a.ended IS NULL THEN 'and it is at it' ELSE 'it ended ' || to_char(a.ended, stamp) END)
+        concat_ws(', ', format('attempt %s%s was claimed by %s at %s', a.number, CASE WHEN a.forced THEN ', forced,' ELSE '' END, a.daemon, dataflow._stamp(a.claimed)),
+            coalesce('its code began ' || dataflow._stamp(a.started), CASE WHEN a.ended IS NOT NULL THEN 'its code never began' END),
+            CASE WHEN a.ended IS NULL THEN 'and it is at it' ELSE 'it ended ' || dataflow._stamp(a.ended) END)
         || coalesce(', ' || a.code || ': ' || coalesce(split_part(a.error, E'\n', 1), 'no reason is known'), ''),
         format('how it stands now: dataflowctl why %s %s', a.jobid, a.dataid);
     RETURN QUERY SELECT q.*, CASE WHEN NOT q.answer THEN substring(a.error FROM 'remedy: (.*)$') END FROM dataflow._attempt_answers(a.attempt) AS q;
@@ -289,7 +286,6 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
     looked_at constant integer := 1000;
     last record;
     changed record;
@@ -305,21 +301,21 @@ BEGIN
         ORDER BY e.at DESC, e.event DESC LIMIT 1;
     SELECT e.at, e.actor INTO changed FROM dataflow.event e
         WHERE e.jobid = _waiting_answers.jobid AND e.dataid = '' AND e.kind = 'job' AND e.code = 'input' AND e.at > _waiting_answers.moment ORDER BY e.event LIMIT 1;
-    note := '; by the inputs that the job has now, which ' || changed.actor || ' changed at ' || to_char(changed.at, stamp);
+    note := '; by the inputs that the job has now, which ' || changed.actor || ' changed at ' || dataflow._stamp(changed.at);
     SELECT a.* INTO before FROM dataflow.attempt a
         WHERE a.jobid = _waiting_answers.jobid AND a.dataid = _waiting_answers.dataid AND a.ended <= _waiting_answers.moment ORDER BY a.number DESC LIMIT 1;
-    unknown := coalesce('history begins at ' || to_char(dataflow._history_begins(), stamp), 'there is no history') || ', and tells nothing of this';
+    unknown := coalesce('history begins at ' || dataflow._stamp(dataflow._history_begins()), 'there is no history') || ', and tells nothing of this';
 
     SELECT
         count(*) AS chunks,
         min(i.datasetid) FILTER (WHERE i.dataid IS NULL) AS unmapped,
         bool_and(s.is_known) FILTER (WHERE i.dataid IS NOT NULL) AS are_known,
         dataflow._listed(array_agg(format('%s/%s %s', i.datasetid, i.dataid, CASE
-            WHEN s.status IS NULL THEN 'was not there' || coalesce('; it came at ' || to_char(later.at, stamp), '')
+            WHEN s.status IS NULL THEN 'was not there' || coalesce('; it came at ' || dataflow._stamp(later.at), '')
             ELSE format('was %s', s.status) END) ORDER BY i.datasetid, i.dataid)
             FILTER (WHERE i.dataid IS NOT NULL AND s.is_known AND coalesce(s.status, '') NOT IN ('READY', 'HOLD', 'PENDING')),
             count(*) FILTER (WHERE i.dataid IS NOT NULL AND s.is_known AND coalesce(s.status, '') NOT IN ('READY', 'HOLD', 'PENDING'))) AS missing,
-        dataflow._listed(array_agg(format('%s/%s was READY since %s%s', i.datasetid, i.dataid, to_char(s.since, stamp), ', by ' || s.who) ORDER BY i.datasetid, i.dataid)
+        dataflow._listed(array_agg(format('%s/%s was READY since %s%s', i.datasetid, i.dataid, dataflow._stamp(s.since), ', by ' || s.who) ORDER BY i.datasetid, i.dataid)
             FILTER (WHERE s.status = 'READY'), count(*) FILTER (WHERE s.status = 'READY')) AS ready,
         dataflow._listed(array_agg(format('%s/%s was %s%s', i.datasetid, i.dataid, s.status, ': ' || s.reason) ORDER BY i.datasetid, i.dataid)
             FILTER (WHERE s.status IN ('HOLD', 'PENDING')), count(*) FILTER (WHERE s.status IN ('HOLD', 'PENDING'))) AS held,
@@ -340,9 +336,9 @@ BEGIN
 
     SELECT bool_and(s.is_known) AS are_known, min(s.status) FILTER (WHERE s.status <> 'READY') AS status, bool_or(s.status = 'READY') AS has_ready,
         string_agg(CASE s.status
-            WHEN 'READY' THEN format('%s/%s was published already, since %s', o.datasetid, _waiting_answers.dataid, to_char(s.since, stamp))
-            WHEN 'FAILED' THEN format('%s/%s had FAILED (%s) at %s, and waited for RESUBMIT%s', o.datasetid, _waiting_answers.dataid, coalesce(s.code, 'no code'), to_char(s.since, stamp),
-                CASE WHEN before.retry_at IS NOT NULL THEN format(' or its retry at %s', to_char(before.retry_at, stamp)) ELSE '' END)
+            WHEN 'READY' THEN format('%s/%s was published already, since %s', o.datasetid, _waiting_answers.dataid, dataflow._stamp(s.since))
+            WHEN 'FAILED' THEN format('%s/%s had FAILED (%s) at %s, and waited for RESUBMIT%s', o.datasetid, _waiting_answers.dataid, coalesce(s.code, 'no code'), dataflow._stamp(s.since),
+                CASE WHEN before.retry_at IS NOT NULL THEN format(' or its retry at %s', dataflow._stamp(before.retry_at)) ELSE '' END)
             WHEN 'RUNNING' THEN format('%s/%s was being written', o.datasetid, _waiting_answers.dataid)
             ELSE format('%s/%s was %s%s', o.datasetid, _waiting_answers.dataid, s.status, ': ' || s.reason) END, '; ' ORDER BY o.datasetid)
             FILTER (WHERE s.status IN ('READY', 'FAILED', 'RUNNING', 'HOLD', 'PENDING')) AS locked,
@@ -387,7 +383,7 @@ BEGIN
     PERFORM dataflow._known_job(_attempt_at.jobid);
     PERFORM dataflow._checked_dataid(_attempt_at.dataid);
     IF _attempt_at.moment IS NULL OR _attempt_at.moment > clock_timestamp() + interval '1 minute' THEN
-        RAISE EXCEPTION 'nothing is known of %', coalesce(to_char(moment, 'YYYY-MM-DD HH24:MI:SSOF'), 'no time at all') USING ERRCODE = 'DF400',
+        RAISE EXCEPTION 'nothing is known of %', coalesce(dataflow._stamp(moment), 'no time at all') USING ERRCODE = 'DF400',
             HINT = 'name a time that is over; five_questions() answers for now';
     END IF;
     RETURN (
@@ -424,7 +420,6 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
     at_it constant bigint := dataflow._attempt_at(why_at.jobid, why_at.dataid, why_at.moment);
     last record;
     before dataflow.attempt;
@@ -452,17 +447,17 @@ BEGIN
         WHEN last.kind IS NOT NULL OR made.status IS NOT NULL THEN 'WAITING'
         ELSE 'UNKNOWN' END;
     RETURN QUERY SELECT 0, 'Where did it stand?', NULL::boolean, stood, concat_ws('; ',
-            format('at %s no attempt was at it', to_char(why_at.moment, stamp)),
+            format('at %s no attempt was at it', dataflow._stamp(why_at.moment)),
             CASE stood
-                WHEN 'QUEUED' THEN format('it was in the queue since %s%s', to_char(last.at, stamp), ', ' || last.reason)
-                WHEN 'READY' THEN format('it was published since %s', to_char(made.since, stamp))
-                WHEN 'FAILED' THEN format('it had failed at %s, %s: %s', to_char(made.since, stamp), coalesce(made.code, 'no code'), coalesce(split_part(made.reason, E'\n', 1), 'no reason is known'))
-                WHEN 'HELD' THEN format('it was held since %s: %s', to_char(made.since, stamp), coalesce(made.reason, 'no reason was given'))
-                WHEN 'WAITING' THEN coalesce('it waited since ' || to_char(last.at, stamp) || ': ' || last.code || ', ' || last.reason, 'it waited')
+                WHEN 'QUEUED' THEN format('it was in the queue since %s%s', dataflow._stamp(last.at), ', ' || last.reason)
+                WHEN 'READY' THEN format('it was published since %s', dataflow._stamp(made.since))
+                WHEN 'FAILED' THEN format('it had failed at %s, %s: %s', dataflow._stamp(made.since), coalesce(made.code, 'no code'), coalesce(split_part(made.reason, E'\n', 1), 'no reason is known'))
+                WHEN 'HELD' THEN format('it was held since %s: %s', dataflow._stamp(made.since), coalesce(made.reason, 'no reason was given'))
+                WHEN 'WAITING' THEN coalesce('it waited since ' || dataflow._stamp(last.at) || ': ' || last.code || ', ' || last.reason, 'it waited')
                 ELSE CASE WHEN made.is_known THEN 'nothing was known of it'
-                    ELSE coalesce('history begins at ' || to_char(dataflow._history_begins(), stamp), 'there is no history') || ', and tells nothing of this' END END,
-            'attempt ' || before.number || ' had ended at ' || to_char(before.ended, stamp) || ', ' || coalesce(before.code, before.outcome),
-            'attempt ' || after.number || ' was claimed at ' || to_char(after.claimed, stamp)),
+                    ELSE coalesce('history begins at ' || dataflow._stamp(dataflow._history_begins()), 'there is no history') || ', and tells nothing of this' END END,
+            'attempt ' || before.number || ' had ended at ' || dataflow._stamp(before.ended) || ', ' || coalesce(before.code, before.outcome),
+            'attempt ' || after.number || ' was claimed at ' || dataflow._stamp(after.claimed)),
         coalesce(format('dataflowctl why %s %s --attempt ', why_at.jobid, why_at.dataid) || before.number || ' has the evidence of the attempt before',
             format('how it stands now: dataflowctl why %s %s', why_at.jobid, why_at.dataid));
     RETURN QUERY SELECT q.*, NULL::text FROM dataflow._waiting_answers(why_at.jobid, why_at.dataid, why_at.moment) AS q;

@@ -12,6 +12,7 @@ SET enable_nestloop = on
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
+SET enable_memoize = off
 SET enable_bitmapscan = off
 SET join_collapse_limit = 1
 SET jit = off

@@ -116,9 +116,13 @@ CREATE OR REPLACE FUNCTION dataflow.root_causes(jobid text, dataid text) RETURNS
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
+SET jit = off
 AS $$
     WITH RECURSIVE missing AS (
         SELECT 1 AS depth, i.datasetid, i.dataid, o.jobid::text, s.status, s.code, s.reason
@@ -159,8 +163,8 @@ AS $$
         WHEN p.due IS NULL THEN format('the calendar %s has no such period: it has %s ones', _arrival.datasetid, d.calendar)
         WHEN p.start < d.calendar_start THEN format('the calendar %s begins with %s; to have an earlier period all the same: dataflowctl ready %s %s',
             _arrival.datasetid, dataflow.period_id(dataflow._calendar_unit(d.calendar), d.calendar_start, d.calendar_zone), _arrival.datasetid, _arrival.dataid)
-        WHEN p.due > now() THEN format('wait: the calendar makes it READY at %s', to_char(p.due, 'YYYY-MM-DD HH24:MI:SSOF'))
-        ELSE format('it is due since %s: start dataflowd, which makes it READY', to_char(p.due, 'YYYY-MM-DD HH24:MI:SSOF')) END
+        WHEN p.due > now() THEN format('wait: the calendar makes it READY at %s', dataflow._stamp(p.due))
+        ELSE format('it is due since %s: start dataflowd, which makes it READY', dataflow._stamp(p.due)) END
     FROM dataflow.dataset d
     CROSS JOIN LATERAL (
         SELECT s.start, dataflow._calendar_due(d, s.start) AS due
@@ -198,7 +202,6 @@ DECLARE
     place bigint;
     here constant text := format('%s %s', why.jobid, why.dataid);
     again constant text := format('dataflowctl resubmit %s --dataid %s', why.jobid, why.dataid);
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
 BEGIN
     SELECT r.* INTO run FROM dataflow.run_state(why.jobid, why.dataid) AS r;
     SELECT j.retired IS NOT NULL INTO is_retired FROM dataflow.job j WHERE j.jobid = why.jobid;
@@ -233,29 +236,29 @@ BEGIN
     END IF;
     waits := CASE WHEN run.state = 'RUNNING' AND host.state NOT IN ('GONE', 'LOST', 'STOPPED') THEN dataflow._waits_for(run.attempt) END;
     RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, CASE WHEN waits IS NULL THEN run.state ELSE 'WAITS_FOR_SPARK' END, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
-            WHEN 'READY' THEN CASE WHEN maker.attempt IS NULL THEN format('version %s was registered by hand %s', run.version, to_char(run.since, stamp))
+            WHEN 'READY' THEN CASE WHEN maker.attempt IS NULL THEN format('version %s was registered by hand %s', run.version, dataflow._stamp(run.since))
                 ELSE format('attempt %s on %s made version %s%s, finished %s, of %s', maker.number, maker.daemon, run.version,
-                    CASE WHEN maker.forced THEN ' by force' ELSE '' END, to_char(maker.ended, stamp),
+                    CASE WHEN maker.forced THEN ' by force' ELSE '' END, dataflow._stamp(maker.ended),
                     coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(maker.inputs)), 'nothing'))
                     || coalesce(', with ' || dataflow._params_text(maker.params), '')
                     || CASE WHEN run.attempt IS NULL OR maker.attempt >= run.attempt THEN ''
-                        ELSE format('; set to READY by hand %s, after attempt %s ended %s', to_char(run.since, stamp), run.number, coalesce(run.code, run.outcome)) END END
+                        ELSE format('; set to READY by hand %s, after attempt %s ended %s', dataflow._stamp(run.since), run.number, coalesce(run.code, run.outcome)) END END
                 || CASE WHEN kept.accepted_by IS NULL THEN '' ELSE format('; %s accepted it as it is with the code of now, %s: %s',
-                    kept.accepted_by, to_char(kept.accepted, stamp), coalesce(kept.reason, 'no reason was given')) END
+                    kept.accepted_by, dataflow._stamp(kept.accepted), coalesce(kept.reason, 'no reason was given')) END
             WHEN 'RUNNING' THEN format('attempt %s %s %s (%s) since %s', run.number, CASE WHEN waits IS NULL THEN 'runs on' ELSE 'was claimed by' END, run.daemon,
-                    coalesce(run.hostname, (SELECT 'its lease ends ' || to_char(a.lease_until, stamp) FROM dataflow.attempt a WHERE a.attempt = run.attempt), 'an unknown host'),
-                    to_char(run.claimed, stamp)) || coalesce(', and ' || waits, '')
-                || CASE WHEN host.state IN ('GONE', 'LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, to_char(host.heard, stamp)) ELSE '' END
-            WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, to_char(run.ended, stamp)) ELSE 'set by hand ' || to_char(run.since, stamp) END,
+                    coalesce(run.hostname, (SELECT 'its lease ends ' || dataflow._stamp(a.lease_until) FROM dataflow.attempt a WHERE a.attempt = run.attempt), 'an unknown host'),
+                    dataflow._stamp(run.claimed)) || coalesce(', and ' || waits, '')
+                || CASE WHEN host.state IN ('GONE', 'LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, dataflow._stamp(host.heard)) ELSE '' END
+            WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, dataflow._stamp(run.ended)) ELSE 'set by hand ' || dataflow._stamp(run.since) END,
                 CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.code ELSE 'BY_HAND' END,
                 coalesce(split_part(CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.error END, E'\n', 1), run.reason, 'no reason is known'))
             WHEN 'RETRYING' THEN format(CASE run.code WHEN 'RETRY_LATER' THEN 'it asked to be tried later, %3$s: %4$s' ELSE 'try %1$s of %2$s failed, %3$s: %4$s' END,
                 run.tries, run.max_attempts, run.code, coalesce(split_part(run.error, E'\n', 1), 'no reason is known'))
-            WHEN 'HELD' THEN format('held since %s: %s', to_char(run.since, stamp), coalesce(run.reason, 'no reason was given'))
+            WHEN 'HELD' THEN format('held since %s: %s', dataflow._stamp(run.since), coalesce(run.reason, 'no reason was given'))
             WHEN 'QUEUED' THEN 'all its data is there; it is in the queue'
             WHEN 'WAITING' THEN 'it cannot start yet; the questions say why'
             WHEN 'RETIRED' THEN 'its flow no longer declares the job' || CASE WHEN run.attempt IS NULL THEN ''
-                ELSE format('; attempt %s ended %s, %s', run.number, to_char(run.ended, stamp), coalesce(run.code, run.outcome)) END
+                ELSE format('; attempt %s ended %s, %s', run.number, dataflow._stamp(run.ended), coalesce(run.code, run.outcome)) END
             ELSE 'nothing is known of it yet: none of the chunks that it reads was ever made or registered' END
             || coalesce(CASE run.state WHEN 'RUNNING' THEN ', with ' ELSE '; its next attempt gets ' END || given, ''),
         CASE run.state
@@ -311,7 +314,7 @@ BEGIN
         RETURN QUERY SELECT o.* FROM dataflow._obstacles(why.jobid) AS o;
         IF run.not_before IS NOT NULL THEN
             RETURN QUERY SELECT 9, 'Is it due?', run.not_before <= now(), CASE WHEN run.not_before > now() THEN 'RETRY_LATER' END,
-                format('it is tried again at %s', to_char(run.not_before, stamp)), CASE WHEN run.not_before > now() THEN 'wait, or ' || again END;
+                format('it is tried again at %s', dataflow._stamp(run.not_before)), CASE WHEN run.not_before > now() THEN 'wait, or ' || again END;
         ELSE
             place := dataflow._queue_position(why.jobid, why.dataid);
             RETURN QUERY SELECT 9, 'Is it its turn?', coalesce(place, 0) = 1, CASE WHEN place = 1 THEN NULL ELSE 'IN_QUEUE' END,
