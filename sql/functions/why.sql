@@ -40,7 +40,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.run_state(text, text) IS
     'Where a run stands: READY, RUNNING, FAILED, RETRYING, HELD, QUEUED, WAITING (for its data) or UNKNOWN, with its last attempt';
 
--- How far the queue is looked along to say a place in it.
+-- Reads at most the first 10000 runs of the queue. NULL: the run is not among them.
 CREATE OR REPLACE FUNCTION dataflow._queue_position(jobid text, dataid text) RETURNS bigint
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -51,7 +51,7 @@ AS $$
     ) AS q WHERE q.dataid = _queue_position.dataid
 $$;
 
--- What may keep a job from starting although its data is fine.
+-- What may keep a job from starting although its data is ready.
 CREATE OR REPLACE FUNCTION dataflow._obstacles(jobid text) RETURNS TABLE (number integer, question text, answer boolean, code text, detail text, remedy text)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -149,9 +149,9 @@ AS $$
     ORDER BY 1 DESC, 2, 3
 $$;
 COMMENT ON FUNCTION dataflow.root_causes(text, text) IS
-    'The chunks at the far end of what a run waits for: those that are missing or FAILED although all that they need is there';
+    'The chunks that a run waits for in the end: those that are missing or FAILED although all that they need is there';
 
--- What to do about a chunk that no job makes: register it, or let its calendar do so.
+-- What to do about a missing chunk that no job makes: register it, or wait for its calendar.
 CREATE OR REPLACE FUNCTION dataflow._arrival(datasetid text, dataid text) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -206,19 +206,19 @@ BEGIN
     SELECT r.* INTO run FROM dataflow.run_state(why.jobid, why.dataid) AS r;
     SELECT j.retired IS NOT NULL INTO is_retired FROM dataflow.job j WHERE j.jobid = why.jobid;
     SELECT a.started IS NOT NULL INTO began FROM dataflow.attempt a WHERE a.attempt = run.attempt;
-    -- The version that is published may be of an earlier attempt than the last.
+    -- An earlier attempt than the last may have made the published version.
     SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs, a.forced, a.params, dataflow._not_given(a) AS missing, dataflow._forced_inputs(a.inputs) AS forced_inputs
         INTO maker FROM dataflow.datastatus s JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
         JOIN dataflow.attempt a ON a.attempt = m.attempt
         WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
-    -- Of the attempt that runs, or of the next one.
+    -- The parameters of the running attempt, or of the next one.
     SELECT dataflow._params_text(CASE run.state WHEN 'RUNNING' THEN (SELECT a.params FROM dataflow.attempt a WHERE a.attempt = run.attempt)
         ELSE dataflow._given_params(why.jobid, why.dataid) END) INTO given WHERE run.state <> 'READY';
     SELECT x.because, x.input, x.changed INTO old FROM dataflow.job_output o
         CROSS JOIN LATERAL (SELECT t.because, t.input, t.changed FROM dataflow.stale t WHERE t.datasetid = o.datasetid AND t.dataid = why.dataid OFFSET 0) AS x
         WHERE o.jobid = why.jobid ORDER BY o.datasetid LIMIT 1;
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
-    -- Release 0.1 wrote the last step into the error, which is said here.
+    -- Release 0.1 wrote the last step (resubmit) into the error. It is cut off, because it is added below.
     advice := regexp_replace(substring(run.error FROM 'remedy: (.*)$'), '[,;] then resubmit( the chunk)?$', '');
     SELECT c.accepted_by, c.accepted, c.reason INTO kept FROM dataflow.job j
         JOIN dataflow.datastatus s ON s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT'
@@ -226,7 +226,7 @@ BEGIN
         WHERE j.jobid = why.jobid AND c.code_hash = j.code_hash AND c.config_hash IS NOT DISTINCT FROM j.config_hash;
     takes := CASE WHEN old.because && ARRAY['CODE', 'CONFIGURATION'] THEN format('; dataflowctl accept %s --dataid %s takes it as it is', why.jobid, why.dataid) ELSE '' END;
     renewal := again || CASE WHEN old.because IS NULL THEN ' --status READY makes it again' ELSE ' --stale makes it again' || takes END;
-    -- Made by force: resubmitted it would wait for what was missing then and is missing still.
+    -- A chunk that was made by force lacks an input that is still missing. A resubmitted run would wait for that input.
     SELECT n INTO lacks FROM unnest(maker.missing) AS n WHERE run.state = 'READY' AND NOT EXISTS (
         SELECT FROM dataflow.datastatus p WHERE p.datasetid = split_part(n, '/', 1) AND p.dataid = split_part(n, '/', 2) AND p.locktype = 'OUT' AND p.status = 'READY')
         ORDER BY n LIMIT 1;
@@ -267,7 +267,7 @@ BEGIN
                 WHEN waits IS NOT NULL THEN 'wait until one is free; runners, in the table control or the daemon''s settings, says how many there may be'
                 WHEN host.state NOT IN ('GONE', 'LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
                 WHEN host.has_heirs THEN 'wait: another daemon takes it over' ELSE 'start dataflowd: it takes it over' END
-            -- An attempt that ended before the job's code has no log; its error says what to do.
+            -- An attempt that ended before the job's code began has no log; its error has the remedy.
             WHEN 'FAILED' THEN concat_ws(', then ', coalesce(advice, format('dataflowctl logs %s', here)), again)
             WHEN 'RETRYING' THEN format('it is tried again by itself; %s does so at once', again)
             WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
@@ -284,7 +284,7 @@ BEGIN
     SELECT i.datasetid, i.dataid INTO held FROM dataflow.required_inputs(why.jobid, why.dataid) AS i
     JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
     WHERE s.status IN ('HOLD', 'PENDING') ORDER BY i.datasetid || '/' || i.dataid LIMIT 1;
-    -- What only the host sees, the last attempt has seen: five_questions() says it of a run that waits for RESUBMIT. One that is retried may start.
+    -- five_questions() shows the host's answer no of the last attempt if the run waits for RESUBMIT. If it is retried by itself, it is added here.
     RETURN QUERY SELECT q.number, q.question, q.answer AND q.seen IS NULL, coalesce(q.code, q.seen),
         CASE WHEN q.seen IS NULL THEN q.detail ELSE format('attempt %s found: %s', run.number, split_part(run.error, E'\n', 1)) END, CASE CASE WHEN NOT q.is_of_host THEN q.code END
             WHEN 'DATA_NOT_READY' THEN CASE
@@ -415,7 +415,7 @@ BEGIN
             ('LOCKED', CASE j.out_status WHEN 'FAILED' THEN 'FAILED before: ' || coalesce(a.code, 'BY_HAND') WHEN 'HOLD' THEN 'held' WHEN 'PENDING' THEN 'held' ELSE 'a lock' END,
                 j.locked)
         ) AS n (code, what, detail)
-        -- An input that is held is told above, with its own remedy.
+        -- A held input is listed above, with its own remedy.
         WHERE n.detail IS NOT NULL AND NOT EXISTS (SELECT FROM inputs i WHERE i.dataid = j.dataid AND i.code = n.code AND i.detail = n.detail)
     )
     SELECT k.code, k.what, count(DISTINCT k.dataid), (array_agg(k.dataid ORDER BY k.sortkey))[1], (array_agg(k.dataid ORDER BY k.sortkey DESC))[1],

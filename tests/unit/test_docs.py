@@ -149,7 +149,7 @@ def test_every_rule_and_severity_of_a_check_is_on_its_page() -> None:
 def test_every_reason_for_a_stale_chunk_has_its_heading() -> None:
     declared = re.search(
         r"COMMENT ON COLUMN dataflow\.stale\.because IS '([A-Z, ]+)'",
-        text(sqlfiles.sql_dir() / "functions" / "report.sql"),
+        text(sqlfiles.sql_dir() / "functions" / "stale.sql"),
     )
     assert declared is not None
     headings = [title for title in readme.sections(STALE) if title.isupper()]
