@@ -13,7 +13,7 @@ BEGIN
         RAISE EXCEPTION 'there is no suite %', coalesce(suite, 'NULL') USING ERRCODE = 'DF400', HINT = 'the suites are mlkem768-x25519 and x25519';
     END IF;
     IF coalesce(length(add_key.public_key) <> CASE add_key.suite WHEN 'x25519' THEN 32 ELSE 1216 END, true) THEN
-        RAISE EXCEPTION 'a public key of % bytes is none for %', coalesce(length(public_key), 0), suite USING ERRCODE = 'DF400',
+        RAISE EXCEPTION 'suite % has no public keys of % bytes', suite, coalesce(length(public_key), 0) USING ERRCODE = 'DF400',
             HINT = 'make one with `dataflowctl key generate`';
     END IF;
     INSERT INTO dataflow.key (keyid, suite, public_key) VALUES (born, add_key.suite, add_key.public_key) ON CONFLICT (keyid) DO NOTHING;

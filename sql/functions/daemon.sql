@@ -164,7 +164,7 @@ DECLARE
     last bigint;
 BEGIN
     IF coalesce(passed_over, 0) < 1 THEN
-        RAISE EXCEPTION 'so many attempts cannot be passed over: %', coalesce(passed_over::text, 'NULL') USING ERRCODE = 'DF400',
+        RAISE EXCEPTION 'so many attempts cannot be skipped: %', coalesce(passed_over::text, 'NULL') USING ERRCODE = 'DF400',
             HINT = 'name more than were made since the backup; a million by default';
     END IF;
     PERFORM FROM dataflow.daemon d WHERE d.stopped IS NULL ORDER BY d.daemon FOR UPDATE;

@@ -153,7 +153,7 @@ DECLARE
 BEGIN
     PERFORM dataflow._known_dataset(_withdraw.datasetid);
     IF made NOT IN ('keep', 'delete') THEN
-        RAISE EXCEPTION 'what was made of a chunk cannot be treated by %', made USING ERRCODE = 'DF400', HINT = 'write keep or delete';
+        RAISE EXCEPTION 'made cannot be %', made USING ERRCODE = 'DF400', HINT = 'write keep or delete';
     END IF;
     chosen := ARRAY(
         SELECT s.dataid::text FROM dataflow.datastatus s

@@ -134,7 +134,7 @@ BEGIN
     END IF;
     PERFORM dataflow._checked_lease(_begin_run.lease);
     IF executor IS NULL OR executor ~ '[^A-Za-z0-9_.-]|^[^A-Za-z]|^$' OR length(executor) > 63 THEN
-        RAISE EXCEPTION 'this cannot name what executes a run: %', coalesce(quote_literal(left(executor, 80)), 'NULL') USING ERRCODE = 'DF400',
+        RAISE EXCEPTION 'not a name for what executes a run: %', coalesce(quote_literal(left(executor, 80)), 'NULL') USING ERRCODE = 'DF400',
             HINT = 'write a letter, then up to 62 letters, digits and _ . -';
     END IF;
     IF environment IS NULL OR prepared IS NULL THEN

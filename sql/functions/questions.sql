@@ -161,7 +161,7 @@ BEGIN
             (1, 'Is the data ready?', 'DATA_NOT_READY', e.not_ready, coalesce((
                 SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)),
                 CASE WHEN e.locked IS NULL THEN 'it has no inputs' ELSE 'nothing is missing; see question 5' END)),
-            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'the mapping of every input knows this dataid'),
+            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'every input has a chunk for this dataid'),
             (3, 'Is it in the right place?', 'INVALID_PATH', e.invalid_path, dataflow._places_of(five_questions.jobid, five_questions.dataid)),
             (4, 'Has it been validated?', 'NOT_VALIDATED', e.not_validated, 'every input is validated'),
             (5, 'Is it safe to access?', 'LOCKED', e.locked, 'no input and no output is locked')

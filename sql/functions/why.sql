@@ -290,7 +290,7 @@ BEGIN
             WHEN 'DATA_NOT_READY' THEN CASE
                 WHEN missing.jobid IS NOT NULL THEN format('dataflowctl why %s %s', missing.jobid, missing.dataid)
                 ELSE dataflow._arrival(missing.datasetid, missing.dataid) END
-            WHEN 'WRONG_DATA' THEN 'use a dataid that every input''s mapping knows; for strict order see to the earlier run first'
+            WHEN 'WRONG_DATA' THEN 'use a dataid for which every input has a chunk; for strict order, see to the earlier run first'
             WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
             WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
             WHEN 'LOCKED' THEN CASE WHEN is_retired THEN 'dataflowctl apply a flow that declares it'
