@@ -3,6 +3,8 @@
 `run` takes one attempt to its end and never raises for a job that fails: that is a Result. When the cancel scope
 around it is cancelled, it stops the work for sure (each step bounded and verified) before it lets the
 cancellation through, because the daemon then tells the database that nobody works on the run any more.
+
+This room knows processes of runners and scripts. It claims nothing, and writes no status.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataflowd.flow import script_variables
 from dataflowd.host import allowed_roots
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.formats import FILES
-from dataflowd.sdk import quarantine
+from dataflowd.sdk import _quarantine
 from dataflowd.storage import checks, files
 
 if TYPE_CHECKING:
@@ -30,14 +30,14 @@ def publish(order: Order, report: Report) -> dict[str, Any]:
     results = [*report.checks.values(), *_judged(order, outputs, len(report.bad))]
     details: dict[str, Any] = {"checks": [result.document() for result in results]}
     rows = sum(manifest["rows"] or 0 for manifest in outputs.values()) + len(report.bad)
-    seen = [quarantine.Seen("report", rows, len(report.bad), 0, tuple(report.bad))]
+    seen = [_quarantine.Seen("report", rows, len(report.bad), 0, tuple(report.bad))]
     try:
-        quarantine.check_limit(seen, order.quarantine)
+        _quarantine.check_limit(seen, order.quarantine)
         checks.stop_on(results)
     except AttemptError as error:
         error.details = details
         raise
-    return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)}
+    return details | {"outputs": outputs, "quarantine": _quarantine.documents(seen)}
 
 
 def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[checks.CheckResult]:
@@ -62,7 +62,7 @@ def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[chec
 def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
     told = report.files.get(output.name, {})
     location = script_variables.output_location(order, output)
-    path = allowed_roots.local(location) if location is not None else None
+    path = allowed_roots.local_path(location) if location is not None else None
     if path is None or output.dataset.format not in FILES:
         found: list[dict[str, Any]] = [{"path": name, "bytes": 0, **known} for name, known in told.items()]
     else:

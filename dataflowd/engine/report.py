@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.model.faults import AttemptError
-from dataflowd.sdk.quarantine import ITEM_CHARACTERS, KEPT, RECORD_CHARACTERS, Bad
+from dataflowd.sdk._quarantine import ITEM_CHARACTERS, KEPT, RECORD_CHARACTERS, Bad
 from dataflowd.storage.checks import CheckResult
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Reader:
                 raise AttemptError(
                     "INVALID_REPORT",
                     f"line {self._number} of the file that {VARIABLE} names {error}",
-                    "correct what the script writes there; README has the lines that are understood",
+                    "correct what the script writes there; docs/scripts.md has the lines that are understood",
                 ) from None
 
     def _more(self) -> bytes:

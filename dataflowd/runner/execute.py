@@ -22,10 +22,10 @@ from dataflowd.model.plural import agreeing, counted
 from dataflowd.model.work_order import attempt_location
 from dataflowd.runner import file_checks, incoming, jobcode
 from dataflowd.runner.explain import fault, is_of_spark, line_of, message_of
-from dataflowd.sdk import quarantine
+from dataflowd.sdk import _quarantine
+from dataflowd.sdk._replay import WholeError, columns_of
 from dataflowd.sdk.context import Context, Reporter
 from dataflowd.sdk.declare import typed_params
-from dataflowd.sdk.replay import WholeError, columns_of
 from dataflowd.storage import checks, evidence, files, manifest_check, stored_columns
 from dataflowd.storage.tables import reading, writing
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from dataflowd.model.work_order import Dataset, Input, Order
+    from dataflowd.sdk._quarantine import Seen
     from dataflowd.sdk.context import Written
-    from dataflowd.sdk.quarantine import Seen
 
 STEPS = ("prepare", "run", "validate", "publish")
 
@@ -181,11 +181,14 @@ def validate(ctx: Context) -> dict[str, Any]:
         "nodes": [vars(node) for node in ctx.nodes(seen)],
     }
     if ctx.order.trial is not None:
-        details |= {"quarantine": quarantine.documents(seen), "preview": _preview(ctx, ctx.order.trial.shown)}
+        details |= {
+            "quarantine": _quarantine.documents(seen),
+            "preview": _preview(ctx, ctx.order.trial.shown),
+        }
     try:
         # Of a replay the whole chunk has passed it, and no more are bad now.
         limit = ctx.order.quarantine if ctx.order.replay is None else None
-        quarantine.check_limit(seen, limit, ctx.rows_read() if limit is not None else 0)
+        _quarantine.check_limit(seen, limit, ctx.rows_read() if limit is not None else 0)
         checks.stop_on(results)
         outputs = {name: _manifest(ctx, item) for name, item in written.items()}
     except AttemptError as error:
@@ -193,7 +196,7 @@ def validate(ctx: Context) -> dict[str, Any]:
         raise
     applied = {"applied": True} if ctx.order.resolved else {}
     applied |= {"replayed": True} if ctx.order.replay is not None else {}
-    return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)} | applied
+    return details | {"outputs": outputs, "quarantine": _quarantine.documents(seen)} | applied
 
 
 def _preview(ctx: Context, most: int) -> dict[str, list[Any]]:
@@ -241,7 +244,7 @@ def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
 
 
 def _is_broken(ctx: Context, item: Written) -> bool:
-    path = allowed_roots.local(item.location)
+    path = allowed_roots.local_path(item.location)
     assert path is not None  # noqa: S101 - only of such files the checks are left for later
     return file_checks.is_broken(ctx.spark, path, item.schema, item.compiled, rows=lambda: _stored(ctx, item))
 
@@ -310,7 +313,7 @@ def _table_listed(ctx: Context, item: Written) -> list[dict[str, Any]]:
 
 
 def _files_listed(spark: SparkSession, item: Written) -> list[dict[str, Any]]:
-    if files.leftovers(spark, item.location):
+    if files.has_unfinished_files(spark, item.location):
         raise AttemptError(
             "WRONG_DATA", f"the write to {item.location} was not committed", "look into the attempt's log"
         )

@@ -274,7 +274,8 @@ def test_every_other_end_is_told_with_its_status_and_last_lines(scripts: Scripts
 
 FILTERED = """
 import os, time
-from dataflowd import script, supervise
+from dataflowd.host import supervise
+from dataflowd.runner import script
 leave = os.setsid
 os.setsid = lambda: (time.sleep(0.2), leave())
 script.OutputFilter().begin(["canary"])

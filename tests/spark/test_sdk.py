@@ -19,8 +19,8 @@ from dataflowd.flow.model import Dataset
 from dataflowd.host.settings import Settings
 from dataflowd.model.faults import AttemptError
 from dataflowd.runner import file_checks, jobcode
+from dataflowd.sdk import _quarantine as sieves
 from dataflowd.sdk import jobs
-from dataflowd.sdk import quarantine as sieves
 from dataflowd.storage import checks
 from dataflowd.testing import Ran, run_job
 

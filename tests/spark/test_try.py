@@ -18,7 +18,7 @@ from dataflowd.host.scratch import TRIAL
 from dataflowd.host.supervise import started_at
 from dataflowd.model.errors import EXIT
 from dataflowd.model.work_order import Trial
-from dataflowd.sdk.sample import sampled
+from dataflowd.sdk._sample import sampled
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import eventually
 from tests.fix_tables import PASSWORD

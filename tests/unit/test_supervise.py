@@ -125,7 +125,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     program = f"""
 import os, signal, time
 from pathlib import Path
-from dataflowd import supervise
+from dataflowd.host import supervise
 supervise.spawn(["sh", "-c", "echo $$ > {tmp_path}/pid; sleep 60"], env={ENV!r})
 while not (path := Path("{tmp_path}/pid")).exists() or not path.read_text(): time.sleep(0.02)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # -P: what happens to lie in the working directory is not imported.
 PYTHON = [sys.executable, "-P"]
-DATAFLOWCTL = [*PYTHON, "-c", "import dataflowd.cli; dataflowd.cli.main()"]
-DATAFLOWD = [*PYTHON, "-c", "import dataflowd.cli.main; dataflowd.cli.main.main()"]
+DATAFLOWCTL = [*PYTHON, "-c", "from dataflowd.cli import dataflowctl; dataflowctl.main()"]
+DATAFLOWD = [*PYTHON, "-c", "from dataflowd.cli import dataflowd; dataflowd.main()"]
 DRAIN_SECONDS = 30.0
 STOP_SECONDS = 30.0
 LOG_LINES = 5
@@ -144,7 +144,7 @@ class Daemon:
 @contextmanager
 def daemon(log: Path) -> Iterator[Daemon]:
     log.unlink(missing_ok=True)
-    with private.append(log) as output:
+    with private.open_append(log) as output:
         process = subprocess.Popen(  # noqa: S603 - our own program, no shell
             [sys.executable, "-I", "-S", exec_child.__file__, str(os.getpid()), "", *DATAFLOWD, "run"],
             # Nobody looks at its port here, and another program may have it.
