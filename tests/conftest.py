@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 from hypothesis import settings
 
 # A run of the tests tells the same twice; `--hypothesis-profile=explore` looks for what is not known yet.
@@ -17,16 +15,8 @@ pytest_plugins = [
     "tests.fix_leaks",
     "tests.fix_postgres",
     "tests.fix_shares",
+    "tests.fix_signals",
     "tests.fix_spark",
     "tests.fix_tables",
     "tests.fix_world",
 ]
-
-
-def pytest_configure() -> None:
-    """A terminated session still stops what it started, as an interrupted one does.
-
-    A shell that starts the tests in the background has them ignore SIGINT, and so would every program they start.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
