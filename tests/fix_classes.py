@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def class_archives(request: pytest.FixtureRequest) -> Iterator[Path | None]:
+def class_archives(request: pytest.FixtureRequest, temporary_directory: Path) -> Iterator[Path | None]:  # noqa: ARG001 - the guard knows its programs by it
     """Where they will be; None when few tests were asked for."""
     if sum(item.path.parent.name == "spark" for item in request.session.items) < ENOUGH:
         yield None
@@ -58,11 +58,17 @@ def class_archives(request: pytest.FixtureRequest) -> Iterator[Path | None]:
 
 
 def variables() -> dict[str, str]:
-    """For a daemon's environment; benches and chaos have daemons too, and nothing of this."""
+    """For a program's environment; benches and chaos have daemons too, and nothing of this."""
     if SHARED not in os.environ:
         return {}
-    archives = {"DATAFLOW_CLASS_ARCHIVES": str(_directory())} if any(_directory().glob("*.jsa")) else {}
+    archives = {"DATAFLOW_CLASS_ARCHIVES": str(_directory())} if made() else {}
     return {CONF_VARIABLE: os.environ[CONF_VARIABLE]} | archives
+
+
+def made() -> Path | None:
+    """The directory of archives, as soon as one is there."""
+    is_made = SHARED in os.environ and any(_directory().glob("*.jsa"))
+    return _directory() if is_made else None
 
 
 def _directory() -> Path:
