@@ -43,10 +43,11 @@ test: install    ## all tests, by two processes; WORKERS=n for others, 0 for non
 		{ test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none; }
 
 # SQL has rules but no formatter: those that exist take a PL/pgSQL body for one string and leave it as it is.
-lint: install    ## ruff, mypy, rules for sql/
+lint: install    ## ruff, mypy, the layers of the package, rules for sql/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/python -m tests.lint_sql
 
 format: install  ## let ruff repair what it can

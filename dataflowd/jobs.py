@@ -1,45 +1,7 @@
-"""Jobs that come with dataflowd: `python = "dataflowd.jobs:copy"` in a flow file. All they need is in the Context."""
+"""Jobs that come with dataflowd, under the name that flow files have for them: `python = "dataflowd.jobs:copy"`."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataflowd.sdk.jobs import copy, look, validate
 
-from dataflowd.faults import AttemptError
-from dataflowd.sdk.declare import job
-
-if TYPE_CHECKING:
-    from dataflowd.sdk.context import Context
-
-
-@job
-def copy(ctx: Context) -> None:
-    """One input to one output, from any format to any other."""
-    source = _only(list(ctx.order.inputs), "input", ctx.jobid)
-    target = _only(list(ctx.order.outputs), "output", ctx.jobid)
-    ctx.write(target, ctx.read(source))
-
-
-@job
-def validate(ctx: Context) -> None:
-    """Checks data that somebody else has put at the output's own location, and publishes it where it lies.
-
-    The job is the producer of the dataset; its input says when to look, such as a calendar.
-    """
-    ctx.adopt(_only(list(ctx.order.outputs), "output", ctx.jobid))
-
-
-@job
-def look(ctx: Context) -> None:
-    """Asks the checks of what a script has written; the daemon calls it when the script has ended."""
-    for name in ctx.order.outputs:
-        ctx.adopt(name)
-
-
-def _only(names: list[str], what: str, jobid: str) -> str:
-    if len(names) != 1:
-        raise AttemptError(
-            "INVALID_CODE",
-            f"job {jobid} has {len(names)} {what}s, and this job takes one",
-            "correct the flow file",
-        )
-    return names[0]
+__all__ = ["copy", "look", "validate"]

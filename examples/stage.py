@@ -27,10 +27,10 @@ try:
     import psycopg
     from psycopg import conninfo, sql
 
-    from dataflowd import launch
-    from dataflowd.ctl.output import bold, say
-    from dataflowd.embedded import postgres
-    from dataflowd.errors import DataflowError
+    from dataflowd.cli.output import bold, say
+    from dataflowd.host import exec_child
+    from dataflowd.host.embedded import postgres
+    from dataflowd.model.errors import DataflowError
 except ModuleNotFoundError as error:
     sys.exit(
         f"{error}: run it with the Python that has dataflowd, as `make example NAME=...` does (.venv/bin/python)"
@@ -170,7 +170,7 @@ class Stage:
         with log.open("ab") as output, _undisturbed():
             process = subprocess.Popen(  # noqa: S603 - see above
                 [
-                    *(sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), ""),
+                    *(sys.executable, "-I", "-S", exec_child.__file__, str(os.getpid()), ""),
                     *(_program(words[0]), *words[1:]),
                 ],
                 env=self.env | dict(env or {}),

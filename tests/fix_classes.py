@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from dataflowd.embedded import java
-from dataflowd.engine import classes
-from dataflowd.settings import Settings
+from dataflowd.engine import class_archive
+from dataflowd.host.embedded import java
+from dataflowd.host.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ def make() -> None:
     directory = _directory()
     ours = {"data_dir": directory.parent / "training", "class_archives": directory, "java_home": None}
     settings = Settings().model_copy(update=ours)  # the environment would outrank arguments
-    anyio.run(classes.make, settings, java.find(settings))
+    anyio.run(class_archive.make, settings, java.find(settings))
 
 
 if __name__ == "__main__":

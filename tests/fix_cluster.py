@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyspark
 import pytest
 
-from dataflowd.embedded import java
-from dataflowd.settings import Settings
+from dataflowd.host.embedded import java
+from dataflowd.host.settings import Settings
 from tests.fix_daemon import eventually, free_port
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 T = TypeVar("T")
 

@@ -18,9 +18,9 @@ import pytest
 from psycopg import conninfo, sql
 from pydantic import SecretStr
 
-from dataflowd import migrate
-from dataflowd.embedded import postgres
-from dataflowd.settings import ENV_PREFIX, Settings
+from dataflowd.database import migrate
+from dataflowd.host.embedded import postgres
+from dataflowd.host.settings import ENV_PREFIX, Settings
 from tests.fix_leaks import assert_no_advisory_locks
 
 if TYPE_CHECKING:

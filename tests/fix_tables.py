@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import conninfo, sql
 
-from dataflowd.order import Chunk, Connection, Dataset, Input, Order, Output
+from dataflowd.model.work_order import Chunk, Connection, Dataset, Input, Order, Output
 from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:

@@ -20,8 +20,10 @@ import psycopg
 from psycopg import conninfo, pq
 from psycopg.types.json import Jsonb
 
-from dataflowd import __version__, migrate, sqlfiles
-from dataflowd.embedded import postgres
+from dataflowd import __version__
+from dataflowd.database import migrate
+from dataflowd.host import sqlfiles
+from dataflowd.host.embedded import postgres
 from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ import pglast
 from pglast import ast, enums
 from pglast.visitors import Visitor
 
-from dataflowd import sqlfiles
+from dataflowd.host import sqlfiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from dataflowd import sqlfiles
+from dataflowd.host import sqlfiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

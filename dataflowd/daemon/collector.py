@@ -1,4 +1,4 @@
-"""Removes what dead and superseded attempts left on this host's disks, once an interval: see dataflowd.gc.
+"""Removes what dead and superseded attempts left on this host's disks, once an interval: see dataflowd.storage.gc.
 
 Every daemon walks what its host can see; two on one host do no harm. The disk is slow and the loop must not wait for it,
 so that walking and removing go on in a thread, a batch at a time.
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import anyio
 import psycopg
 
-from dataflowd import gc, leftovers, log
-from dataflowd.daemon import calls
-from dataflowd.daemon.link import LostLinkError
+from dataflowd.database import calls
+from dataflowd.database.session import LostLinkError
+from dataflowd.host import log, scratch
+from dataflowd.storage import gc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ async def run(state: State) -> None:
 
 async def collect(state: State) -> None:
     settings = state.settings
-    for path in await anyio.to_thread.run_sync(leftovers.remove, settings):
+    for path in await anyio.to_thread.run_sync(scratch.remove, settings):
         _log.info("gc.leftover", path=str(path))
     rows = await calls.gc_places(state.link, settings.environment)
     places = await anyio.to_thread.run_sync(_places, rows, settings.effective_allowed_roots)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from dataflowd import log
-from dataflowd.daemon import calls
-from dataflowd.daemon.link import LostLinkError, backoff
+from dataflowd.database import calls
+from dataflowd.database.session import LostLinkError, backoff
 from dataflowd.engine import SizedEngine
+from dataflowd.host import log
 
 if TYPE_CHECKING:
     from dataflowd.daemon.state import State

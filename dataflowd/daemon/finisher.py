@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from dataflowd import db, log
-from dataflowd.attempt import Result
-from dataflowd.daemon.link import LostLinkError, backoff
+from dataflowd.database import db
+from dataflowd.database.session import LostLinkError, backoff
+from dataflowd.host import log
+from dataflowd.model.attempt import Result
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dataflowd.daemon.calls import Verdict
     from dataflowd.daemon.state import Offer, State
+    from dataflowd.database.calls import Verdict
 
 BATCH = 256  # larger ones cost more for each result
 BUSY_SECONDS = 0.02

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING
 import anyio
 import psycopg
 
-from dataflowd import db, log, supervise
-from dataflowd.attempt import returned
-from dataflowd.daemon import calls, pool
-from dataflowd.daemon.link import LostLinkError, backoff
+from dataflowd.daemon import pool
+from dataflowd.database import calls, db
+from dataflowd.database.session import LostLinkError, backoff
+from dataflowd.host import log, supervise
+from dataflowd.model.attempt import returned
 
 if TYPE_CHECKING:
     from dataflowd.daemon.state import State

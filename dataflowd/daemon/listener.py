@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import anyio
 import psycopg
 
-from dataflowd import db, log
-from dataflowd.daemon import link as links
+from dataflowd.database import db
+from dataflowd.database import session as links
+from dataflowd.host import log
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING
 import anyio
 import psycopg
 
-from dataflowd import log
-from dataflowd.attempt import failed, returned
-from dataflowd.connection_changes import told
-from dataflowd.daemon import calls
-from dataflowd.daemon.link import LostLinkError
 from dataflowd.daemon.state import Running
+from dataflowd.database import calls
+from dataflowd.database.session import LostLinkError
 from dataflowd.engine import InstantEngine
-from dataflowd.errors import InvalidCredentialError
+from dataflowd.host import log
+from dataflowd.model.attempt import failed, returned
+from dataflowd.model.connection_changes import told
+from dataflowd.model.errors import InvalidCredentialError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dataflowd.attempt import Attempt, Result
     from dataflowd.daemon.state import State
+    from dataflowd.model.attempt import Attempt, Result
 
 START_SECONDS = 3600.0  # that the start of an attempt with a time limit may take
 

@@ -19,15 +19,16 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from dataflowd import db, log
-from dataflowd.daemon import answers, calls, pool
-from dataflowd.daemon.link import LostLinkError, backoff
+from dataflowd.daemon import pool
+from dataflowd.database import answers, calls, db
+from dataflowd.database.session import LostLinkError, backoff
+from dataflowd.host import log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dataflowd.attempt import Attempt
     from dataflowd.daemon.state import State
+    from dataflowd.model.attempt import Attempt
 
 WAITING_MOST_SECONDS = 1.0
 ONCE_PATIENCE = 6  # fruitless turns, each twice as late as the one before

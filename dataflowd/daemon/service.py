@@ -20,36 +20,36 @@ from typing import TYPE_CHECKING
 import anyio
 import psycopg
 
-from dataflowd import db, log
 from dataflowd.daemon import (
+    attempt_watch,
     calendar,
-    calls,
     collector,
     control,
     finisher,
+    fixed_paths,
+    health,
     leases,
     listener,
-    oversight,
     pool,
     scheduler,
     systemd,
-    turner,
 )
-from dataflowd.daemon.link import Link, LostLinkError
+from dataflowd.daemon.metrics import Metrics
 from dataflowd.daemon.state import State
+from dataflowd.database import calls, db
+from dataflowd.database.session import Link, LostLinkError
 from dataflowd.engine import LookingEngine, SizedEngine, WarmEngine
-from dataflowd.errors import EXIT, DatabaseUnreachableError, DataflowError, NotAllowedError
 from dataflowd.flow import FlowMistakesError
-from dataflowd.http import server
-from dataflowd.http.metrics import Metrics
+from dataflowd.host import log
+from dataflowd.model.errors import EXIT, DatabaseUnreachableError, DataflowError, NotAllowedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
-    from dataflowd.attempt import Attempt, Result
     from dataflowd.daemon.state import Wanted
     from dataflowd.engine import Engine
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Attempt, Result
 
 STATEMENT_SHARE = 1 / 4  # of the lease: a call that takes longer leaves no time to react
 DRAIN_LEAST_SECONDS = 1.0
@@ -188,15 +188,15 @@ async def _serve(state: State, services: anyio.abc.TaskGroup) -> None:
     start("leases", lambda: leases.run(state))
     start("listener", lambda: listener.run(state, address))
     start("control", lambda: control.run(state))
-    start("oversight", lambda: oversight.run(state))
+    start("oversight", lambda: attempt_watch.run(state))
     start("calendar", lambda: calendar.run(state))
     start("collector", lambda: collector.run(state))
-    start("turner", lambda: turner.run(state))
+    start("turner", lambda: fixed_paths.run(state))
     start("finisher", lambda: finisher.run(state))
     start("scheduler", lambda: scheduler.run(state))
     start("systemd", lambda: systemd.run(state))
     if state.settings.http_port and not state.once:
-        start("http", lambda: server.run(state))
+        start("http", lambda: health.run(state))
     _log.info("daemon.started", limit=state.limit, paused=state.paused)
     systemd.notify(READY=1, STATUS=systemd.status(state))
     await state.shutdown.wait()
@@ -300,7 +300,7 @@ async def _drain(state: State) -> None:
         with anyio.move_on_after(STOP_SECONDS):
             await _until_empty(state)
     with anyio.move_on_after(FAREWELL_SECONDS), suppress(psycopg.Error, LostLinkError):
-        await turner.turn_all(state)
+        await fixed_paths.turn_all(state)
 
 
 async def _tell_that_nothing_is_served(state: State) -> None:

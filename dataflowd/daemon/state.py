@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from dataflowd import evidence
 from dataflowd.daemon.wake import Wake
 from dataflowd.engine import SizedEngine
+from dataflowd.storage import evidence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     import anyio
     from anyio.abc import TaskGroup
 
-    from dataflowd.attempt import Attempt, Result
-    from dataflowd.daemon.calls import Claims
-    from dataflowd.daemon.link import Link
+    from dataflowd.daemon.metrics import Metrics
+    from dataflowd.database.calls import Claims
+    from dataflowd.database.session import Link
     from dataflowd.engine import Engine
-    from dataflowd.errors import DataflowError
-    from dataflowd.http.metrics import Metrics
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Attempt, Result
+    from dataflowd.model.errors import DataflowError
 
 ListenerState = Literal["connecting", "listening", "polling"]
 JITTER = 0.2
@@ -42,7 +42,7 @@ class Running:
     started: str | None = None
     started_at: float | None = None
     start_told: bool = False
-    found: dict[str, Any] | None = None  # before the job's code began; see dataflowd.evidence
+    found: dict[str, Any] | None = None  # before the job's code began; see dataflowd.storage.evidence
     waits: int | None = None  # for one of so many Spark applications
     waits_since: float = 0.0
     waits_told: int | None = None

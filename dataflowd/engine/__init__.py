@@ -3,6 +3,8 @@
 `run` takes one attempt to its end and never raises for a job that fails: that is a Result. When the cancel scope
 around it is cancelled, it stops the work for sure (each step bounded and verified) before it lets the
 cancellation through, because the daemon then tells the database that nobody works on the run any more.
+
+This room knows processes of runners and scripts. It claims nothing, and writes no status.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dataflowd.attempt import Attempt, Result
+    from dataflowd.model.attempt import Attempt, Result
 
 
 class Engine(Protocol):
@@ -52,7 +54,7 @@ class Room:
 class LookingEngine(Protocol):
     """An engine that looks at the data before a job's code begins."""
 
-    # Told an attempt and what was found (dataflowd.evidence), once.
+    # Told an attempt and what was found (dataflowd.storage.evidence), once.
     on_found: Callable[[int, dict[str, Any]], None]
 
 

@@ -1,6 +1,6 @@
 """Scripts: one supervised process for each attempt, with the environment that an existing script expects.
 
-The process is `dataflowd.script` first: it prepares, opens passwords, and becomes the script. Exit status 0 publishes
+The process is `dataflowd.runner.script` first: it prepares, opens passwords, and becomes the script. Exit status 0 publishes
 what lies in the attempt's directories; 75 (EX_TEMPFAIL) means later: the run is tried again after its retry_delay, and
 no try is spent; anything else is FAILED, with the status or the signal as the code and the last lines of the output as
 the error. What a script tells about its work, it writes to the file that DATAFLOW_REPORT names (see report.py).
@@ -22,27 +22,27 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import anyio.to_thread
 
-from dataflowd import account, leftovers, lent_key, private, supervise
-from dataflowd.attempt import done, failed, returned
-from dataflowd.embedded import java
 from dataflowd.engine import looks, submit
-from dataflowd.engine.compose import by_own_names, versions
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
-from dataflowd.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
-from dataflowd.faults import AttemptError
-from dataflowd.keyfile import KeySource
+from dataflowd.flow.compose import by_own_names, versions
+from dataflowd.host import lent_key, private, runner_user, scratch, supervise
+from dataflowd.host.embedded import java
+from dataflowd.host.keyfile import KeySource
+from dataflowd.model.attempt import done, failed, returned
+from dataflowd.model.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
+from dataflowd.model.faults import AttemptError
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from dataflowd.attempt import Attempt, Result
-    from dataflowd.declared import Declared
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Job
-    from dataflowd.order import Order
-    from dataflowd.settings import Settings
+    from dataflowd.flow.loaded import Declared
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Attempt, Result
+    from dataflowd.model.work_order import Order
 
 EX_TEMPFAIL = 75
 GRACE_SECONDS = 10.0
@@ -108,7 +108,7 @@ class CommandEngine:
         self._settings = settings
         self._declared = declared
         self._orders = orders
-        leftovers.remove(settings)
+        scratch.remove(settings)
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
@@ -158,7 +158,9 @@ class CommandEngine:
     def _program(self, job: Job, tag: str, directory: Path) -> Program:
         if job.kind == "command":
             inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-            return Program((), tuple(job.code), inherited | account.environment(self._settings.runner_user))
+            return Program(
+                (), tuple(job.code), inherited | runner_user.environment(self._settings.runner_user)
+            )
         user, master = self._settings.runner_user, self._settings.master
         if session.is_connect(master):
             env = submit.environment(master, job.spark, {}, directory, user)
@@ -202,7 +204,7 @@ class CommandEngine:
         """Raises the fault that the process tells instead of becoming the script."""
         with _order_file(document) as order_file, _pipe() as (receive, send):
             child = supervise.spawn(
-                [sys.executable, "-I", "-m", "dataflowd.script", str(order_file), str(send.fileno())],
+                [sys.executable, "-I", "-m", "dataflowd.runner.script", str(order_file), str(send.fileno())],
                 env={"PATH": os.environ.get("PATH", os.defpath)},
                 cwd=cwd,
                 log_path=log,
@@ -306,9 +308,9 @@ def _pipe() -> Iterator[tuple[Any, Any]]:
 @contextmanager
 def _scratch(settings: Settings) -> Iterator[Path]:
     """A directory of the attempt's own, gone with it."""
-    directory = supervise.own_directory(private.spool(settings), leftovers.COMMAND)
+    directory = supervise.own_directory(private.spool(settings), scratch.COMMAND)
     try:
-        account.give(directory, settings.runner_user)
+        runner_user.give(directory, settings.runner_user)
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)

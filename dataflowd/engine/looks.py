@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.faults import AttemptError
 from dataflowd.flow.model import TOLD_BY_SCRIPTS
+from dataflowd.model.faults import AttemptError
 
 if TYPE_CHECKING:
-    from dataflowd.attempt import Result
-    from dataflowd.order import Order, Output
+    from dataflowd.model.attempt import Result
+    from dataflowd.model.work_order import Order, Output
 
 CODE = "dataflowd.jobs:look"
 

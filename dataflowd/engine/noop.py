@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from dataflowd.attempt import done, failed
+from dataflowd.model.attempt import done, failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dataflowd.attempt import Attempt, Result
+    from dataflowd.model.attempt import Attempt, Result
 
 
 @dataclass(frozen=True)

@@ -9,20 +9,21 @@ import anyio
 import anyio.to_thread
 import psycopg
 
-from dataflowd import agreement, db
-from dataflowd.daemon.link import Link, LostLinkError
-from dataflowd.engine.compose import as_parameters, composed, version_of
-from dataflowd.errors import DatabaseUnreachableError
+from dataflowd.database import db
+from dataflowd.database.session import Link, LostLinkError
+from dataflowd.flow import agreement
+from dataflowd.flow.compose import as_parameters, composed, version_of
+from dataflowd.model.errors import DatabaseUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dataflowd.attempt import Attempt
-    from dataflowd.declared import Declared
-    from dataflowd.engine.compose import Version
     from dataflowd.flow import Flow, Job
-    from dataflowd.order import Order
-    from dataflowd.settings import Settings
+    from dataflowd.flow.compose import Version
+    from dataflowd.flow.loaded import Declared
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Attempt
+    from dataflowd.model.work_order import Order
 
 TRIES = 3
 ORDER_SECONDS = 5.0  # all calls are short; on a dead connection an attempt must not wait for long

@@ -10,16 +10,18 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataflowd import checks, environment, paths
-from dataflowd.faults import AttemptError
-from dataflowd.formats import FILES, files
-from dataflowd.sdk import quarantine
+from dataflowd.flow import script_variables
+from dataflowd.host import allowed_roots
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.formats import FILES
+from dataflowd.sdk import _quarantine
+from dataflowd.storage import checks, files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from dataflowd.engine.report import Report
-    from dataflowd.order import Order, Output
+    from dataflowd.model.work_order import Order, Output
 
 
 def publish(order: Order, report: Report) -> dict[str, Any]:
@@ -28,14 +30,14 @@ def publish(order: Order, report: Report) -> dict[str, Any]:
     results = [*report.checks.values(), *_judged(order, outputs, len(report.bad))]
     details: dict[str, Any] = {"checks": [result.document() for result in results]}
     rows = sum(manifest["rows"] or 0 for manifest in outputs.values()) + len(report.bad)
-    seen = [quarantine.Seen("report", rows, len(report.bad), 0, tuple(report.bad))]
+    seen = [_quarantine.Seen("report", rows, len(report.bad), 0, tuple(report.bad))]
     try:
-        quarantine.check_limit(seen, order.quarantine)
+        _quarantine.check_limit(seen, order.quarantine)
         checks.stop_on(results)
     except AttemptError as error:
         error.details = details
         raise
-    return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)}
+    return details | {"outputs": outputs, "quarantine": _quarantine.documents(seen)}
 
 
 def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[checks.CheckResult]:
@@ -59,8 +61,8 @@ def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[chec
 
 def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
     told = report.files.get(output.name, {})
-    location = environment.output_location(order, output)
-    path = paths.local(location) if location is not None else None
+    location = script_variables.output_location(order, output)
+    path = allowed_roots.local(location) if location is not None else None
     if path is None or output.dataset.format not in FILES:
         found: list[dict[str, Any]] = [{"path": name, "bytes": 0, **known} for name, known in told.items()]
     else:
@@ -69,7 +71,7 @@ def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
             raise AttemptError(
                 "WRONG_DATA",
                 f"{output.name}: the script told of {unknown[0]}, and there is no such file in {path}",
-                f"write into the directory that {environment.variable(output.name, 'location')} names",
+                f"write into the directory that {script_variables.variable(output.name, 'location')} names",
             )
     rows = report.rows.get(output.name)
     if rows is None and found and all("rows" in file for file in found):
@@ -91,7 +93,7 @@ def _files(order: Order, output: Output, path: Path) -> list[files.File]:
     them wait. Spark's files tell their rows.
     """
     name = output.name
-    paths.check(str(path), order.allowed_roots)
+    allowed_roots.check(str(path), order.allowed_roots)
     for entry in _entries(path):
         kind = entry.lstat().st_mode
         if stat.S_ISLNK(kind) or not (stat.S_ISDIR(kind) or stat.S_ISREG(kind)):
@@ -105,6 +107,6 @@ def _files(order: Order, output: Output, path: Path) -> list[files.File]:
             f"there is no file in {path}"
             if order.kind == "outside"
             else f"the script ended with status 0 and left no file in {path}",
-            f"write into the directory that {environment.variable(name, 'location')} names, or declare {name} with format none",
+            f"write into the directory that {script_variables.variable(name, 'location')} names, or declare {name} with format none",
         )
     return found

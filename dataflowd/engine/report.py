@@ -18,9 +18,9 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.checks import CheckResult
-from dataflowd.faults import AttemptError
-from dataflowd.sdk.quarantine import ITEM_CHARACTERS, KEPT, RECORD_CHARACTERS, Bad
+from dataflowd.model.faults import AttemptError
+from dataflowd.sdk._quarantine import ITEM_CHARACTERS, KEPT, RECORD_CHARACTERS, Bad
+from dataflowd.storage.checks import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Collection

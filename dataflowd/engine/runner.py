@@ -28,18 +28,18 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from dataflowd import account, log, private, supervise
 from dataflowd.engine import submit
-from dataflowd.keyfile import KeySource
-from dataflowd.leftovers import RUNNER
-from dataflowd.lent_key import lend
-from dataflowd.runner import secrets as credentials
+from dataflowd.host import log, private, runner_user, supervise
+from dataflowd.host import passwords as credentials
+from dataflowd.host.keyfile import KeySource
+from dataflowd.host.lent_key import lend
+from dataflowd.host.scratch import RUNNER
 from dataflowd.runner import session, submitted, wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 SOCKET_PATH_BYTES = 107
 CONNECT_SECONDS = 120.0
@@ -180,7 +180,7 @@ class Runner:
         try:
             _log.info("runner.started", pid=child.pid, reuse=self.reuse, slots=self.slots)
             async with anyio.create_task_group() as group:
-                uid = account.uid_of(settings.runner_user)
+                uid = runner_user.uid_of(settings.runner_user)
                 group.start_soon(self._serve, listener, token, child, uid)
                 group.start_soon(self._watch, child, settings.runner_silence)
                 await child.wait()
@@ -310,8 +310,8 @@ def _place(settings: Settings) -> Iterator[tuple[Path, socket.socket]]:
     try:
         with closing(_listen(directory / "socket")) as listener:
             # The directory comes last: whoever owns it may put a link in the place of the socket.
-            account.give(directory / "socket", settings.runner_user)
-            account.give(directory, settings.runner_user)
+            runner_user.give(directory / "socket", settings.runner_user)
+            runner_user.give(directory, settings.runner_user)
             yield directory, listener
     finally:
         shutil.rmtree(directory, ignore_errors=True)

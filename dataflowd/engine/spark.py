@@ -23,28 +23,29 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from dataflowd import codehash, log, memory, supervise
-from dataflowd.attempt import Result, failed, returned
-from dataflowd.embedded import java
-from dataflowd.engine import LookingEngine, Room, classes, looks
+from dataflowd.engine import LookingEngine, Room, class_archive, looks
 from dataflowd.engine.command import log_path
-from dataflowd.engine.compose import by_own_names, environment, references
 from dataflowd.engine.runner import Pending, Runner
-from dataflowd.errors import DatabaseUnreachableError, DataflowError
+from dataflowd.flow import codehash
+from dataflowd.flow.compose import by_own_names, environment, references
 from dataflowd.flow.graph import SCRIPTS
-from dataflowd.keyfile import KeySource
+from dataflowd.host import log, memory, supervise
+from dataflowd.host.embedded import java
+from dataflowd.host.keyfile import KeySource
+from dataflowd.model.attempt import Result, failed, returned
+from dataflowd.model.errors import DatabaseUnreachableError, DataflowError
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from dataflowd.attempt import Attempt
-    from dataflowd.declared import Declared
     from dataflowd.engine import Engine
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Flow, Job
-    from dataflowd.order import Order
-    from dataflowd.settings import Settings
+    from dataflowd.flow.loaded import Declared
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Attempt
+    from dataflowd.model.work_order import Order
 
 CANCEL_SECONDS = 10.0
 PROBE_AFTER_SECONDS = 30.0
@@ -254,13 +255,15 @@ class SparkEngine:
             return job.spark, {}
         if self._java is None:
             self._java = java.find(self._settings)
-        path = classes.archive(self._settings, self._java)
+        path = class_archive.archive(self._settings, self._java)
         if not path.exists():
             self._bare_starts += 1
             if self._learning is None:
-                learn = classes.learn(self._settings, self._java, self._is_busy, lambda: self._bare_starts)
+                learn = class_archive.learn(
+                    self._settings, self._java, self._is_busy, lambda: self._bare_starts
+                )
                 self._learning = asyncio.get_running_loop().create_task(learn)
-        return classes.applied(job.spark, path), java.environment(self._java)
+        return class_archive.applied(job.spark, path), java.environment(self._java)
 
     def _is_busy(self) -> bool:
         return self._submitted > 0 or any(runner.load for runner in self._runners)

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataflowd import account
-from dataflowd.errors import NotAllowedError
+from dataflowd.host import runner_user
+from dataflowd.model.errors import NotAllowedError
 from dataflowd.runner import protection
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def words(conf: Mapping[str, str], directory: Path, user: str) -> tuple[str, ...
 
     properties = directory / "spark.properties"
     text = "".join(f"{name} {_escaped(value)}\n" for name, value in conf.items())
-    account.write(properties, text, user)
+    runner_user.write(properties, text, user)
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     return str(program), "--load-spark-defaults", "--properties-file", str(properties)
 
@@ -66,7 +66,7 @@ def environment(
     return (
         inherited
         | dict(java)
-        | account.environment(user)
+        | runner_user.environment(user)
         | protection.variables(master)
         | {
             "TMPDIR": str(directory),

@@ -2,6 +2,9 @@
 
 `load` turns a file into a frozen Flow, or raises with all its mistakes; `plan` and `apply` compare it with the
 database and change that. Code references, commands and Spark configuration never leave the file.
+
+This room knows what a flow declares and which code each job runs on this host. It knows neither where the data lies nor
+how it is read, and starts no process.
 """
 
 from __future__ import annotations

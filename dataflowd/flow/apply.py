@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from psycopg.types.json import Jsonb
 
-from dataflowd import db
+from dataflowd.database import db
 from dataflowd.flow.graph import element_key
 from dataflowd.flow.mistakes import Report
 from dataflowd.flow.source import read

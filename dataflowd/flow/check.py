@@ -15,7 +15,7 @@ from dataflowd.flow.mistakes import Report
 from dataflowd.flow.model import Flow, Job
 from dataflowd.flow.section import Section, type_of
 from dataflowd.flow.source import read
-from dataflowd.names import NAME, NAME_REMEDY
+from dataflowd.model.identifiers import NAME, NAME_REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dataflowd.flow.mistakes import Mistake
     from dataflowd.flow.model import Dataset, Kind
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 CODE_KINDS: tuple[Kind, ...] = ("python", "sql", "command", "spark_submit")
 EXECUTORS = ("daemon", "outside")

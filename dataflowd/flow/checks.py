@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataflowd.flow import code
 from dataflowd.flow.section import Section, type_of
-from dataflowd.nearest import did_you_mean
+from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

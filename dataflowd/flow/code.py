@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataflowd.nearest import did_you_mean
+from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,19 +6,19 @@ import datetime as dt
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from dataflowd import formats
-from dataflowd.faults import AttemptError
 from dataflowd.flow import checks, location
 from dataflowd.flow.model import Dataset
 from dataflowd.flow.section import type_of
 from dataflowd.flow.zone import is_zone
-from dataflowd.nearest import did_you_mean
-from dataflowd.places import BadLocationError, place
-from dataflowd.tables import hosts
+from dataflowd.host import allowed_hosts
+from dataflowd.model import formats
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.location import BadLocationError, place
+from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from dataflowd.flow.section import Section
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 FILE_FORMATS = ("csv", "json", "parquet", "orc", "text")
 TABLE_FORMATS = ("postgres", "jdbc")
@@ -154,7 +154,7 @@ def _check_rightness(section: Section, dataset: Dataset) -> None:
 
 
 def _check_fixed_path(section: Section, dataset: Dataset) -> None:
-    """See dataflowd.fixedpath."""
+    """See dataflowd.storage.fixed_path."""
     remedy = "write 'pointer': readers find the data through dataflow.data_location()"
     location = dataset.location or ""
     if dataset.format not in FILE_FORMATS:
@@ -197,7 +197,7 @@ def _check_options(section: Section, dataset: Dataset) -> None:
 
 def _check_host(section: Section, dataset: Dataset, settings: Settings) -> None:
     allowed = settings.effective_allowed_hosts
-    if not hosts.is_allowed(dataset.hostname, dataset.port, allowed):
+    if not allowed_hosts.is_allowed(dataset.hostname, dataset.port, allowed):
         section.elsewhere(
             "hostname",
             f"is {dataset.hostname!r}, where tables may not be",

@@ -6,10 +6,10 @@ import graphlib
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from dataflowd import environment, words
+from dataflowd.flow import command_words, script_variables
 from dataflowd.flow.datasets import BUILT_IN, FILE_FORMATS
 from dataflowd.flow.mapping import grain, misfit
-from dataflowd.nearest import did_you_mean
+from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -191,8 +191,8 @@ def _check_words(job: Job, report: Report) -> None:
     """Nothing but these names is replaced, and no shell is there to replace others."""
     if job.kind not in SCRIPTS or not job.code:
         return
-    known = environment.names(job.inputs, job.outputs, job.params)
-    executed = words.executed_places(job.code)
+    known = script_variables.names(job.inputs, job.outputs, job.params)
+    executed = command_words.executed_places(job.code)
     for place, word in enumerate(job.code):
         for what, remedy in _mistakes_of(word, known, is_executed=place in executed):
             key = ("job", job.name, job.kind, place)
@@ -200,7 +200,7 @@ def _check_words(job: Job, report: Report) -> None:
 
 
 def _mistakes_of(word: str, known: Mapping[str, bool], *, is_executed: bool) -> Iterator[tuple[str, str]]:
-    for name in words.names(word):
+    for name in command_words.names(word):
         if is_executed:
             if name in known:
                 yield (
@@ -217,7 +217,7 @@ def _mistakes_of(word: str, known: Mapping[str, bool], *, is_executed: bool) -> 
                 f"{{{name}}}, a password, which everybody on the host could read there,",
                 f"let the script take {name} from its environment",
             )
-    for name in () if is_executed else words.shell_names(word):
+    for name in () if is_executed else command_words.shell_names(word):
         if name in known:
             yield f"${name}, which no shell is there to replace,", f"write {{{name}}}"
 

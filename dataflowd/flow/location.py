@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from dataflowd.nearest import did_you_mean
-from dataflowd.places import ATTEMPTS, BadLocationError, place
+from dataflowd.model.location import ATTEMPTS, BadLocationError, place
+from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 PLACEHOLDERS = ("root", "dataid")
 

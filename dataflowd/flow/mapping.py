@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataflowd.flow.section import Section, type_of
 from dataflowd.flow.zone import is_zone
-from dataflowd.nearest import did_you_mean
+from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

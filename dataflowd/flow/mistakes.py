@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dataflowd.errors import InvalidFlowError
+from dataflowd.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.names import DATAID, DATAID_REMEDY, NAME, NAME_REMEDY
-from dataflowd.nearest import did_you_mean
+from dataflowd.model.identifiers import DATAID, DATAID_REMEDY, NAME, NAME_REMEDY
+from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Collection

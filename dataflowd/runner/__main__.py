@@ -19,8 +19,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dataflowd.masking import hidden, mask
-from dataflowd.order import Order
+from dataflowd.model.masking import hidden, mask
+from dataflowd.model.work_order import Order
 from dataflowd.runner import cpu, output, session, wire
 from dataflowd.runner.explain import CancelledError
 

@@ -3,7 +3,7 @@
 Prepare asks the host's side of the five questions before any job code runs. Run calls the author's function. Validate
 judges what was observed, compares it with what lies on the disk, and asks the checks that need a look at it. The
 manifest goes back with the result: publishing is the daemon's, in one transaction, with a token that is not known here.
-Rows of a table are put in their place before that, once the daemon has said that the token still lives (dataflowd.tables).
+Rows of a table are put in their place before that, once the daemon has said that the token still lives (dataflowd.storage.tables).
 Whatever happens becomes a result; only the death of the process has none.
 """
 
@@ -14,19 +14,20 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dataflowd import allowed, checks, evidence, formats, paths, published
-from dataflowd.faults import AttemptError
-from dataflowd.formats import files, stored_columns
-from dataflowd.masking import mask
-from dataflowd.order import attempt_location
-from dataflowd.plural import agreeing, counted
-from dataflowd.runner import afterwards, incoming, jobcode
+from dataflowd.host import allowed_order, allowed_roots
+from dataflowd.model import formats
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.masking import mask
+from dataflowd.model.plural import agreeing, counted
+from dataflowd.model.work_order import attempt_location
+from dataflowd.runner import file_checks, incoming, jobcode
 from dataflowd.runner.explain import fault, is_of_spark, line_of, message_of
-from dataflowd.sdk import quarantine
+from dataflowd.sdk import _quarantine
+from dataflowd.sdk._replay import WholeError, columns_of
 from dataflowd.sdk.context import Context, Reporter
 from dataflowd.sdk.declare import typed_params
-from dataflowd.sdk.replay import WholeError, columns_of
-from dataflowd.tables import reading, writing
+from dataflowd.storage import checks, evidence, files, manifest_check, stored_columns
+from dataflowd.storage.tables import reading, writing
 
 if TYPE_CHECKING:
     import threading
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from dataflowd.order import Dataset, Input, Order
+    from dataflowd.model.work_order import Dataset, Input, Order
+    from dataflowd.sdk._quarantine import Seen
     from dataflowd.sdk.context import Written
-    from dataflowd.sdk.quarantine import Seen
 
 STEPS = ("prepare", "run", "validate", "publish")
 
@@ -46,7 +47,7 @@ class Steps(Reporter, Protocol):
 
     def step(self, name: str) -> None: ...
     def found(self, document: dict[str, Any]) -> None:
-        """What prepare has found (dataflowd.evidence), also when it has refused."""
+        """What prepare has found (dataflowd.storage.evidence), also when it has refused."""
         ...
 
     def confirm(self) -> bool:
@@ -55,7 +56,7 @@ class Steps(Reporter, Protocol):
 
 
 def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.Event) -> dict[str, Any]:
-    """The result as a document: all of dataflowd.attempt.Result but the attempt and its token."""
+    """The result as a document: all of dataflowd.model.attempt.Result but the attempt and its token."""
     seen = evidence.Evidence(order)
     result: dict[str, Any] = {
         "outcome": "FAILED",
@@ -113,12 +114,12 @@ def _ran(order: Order, spark: SparkSession, reporter: Steps, stop: threading.Eve
 
 
 def prepare(order: Order, spark: SparkSession, seen: evidence.Evidence) -> None:
-    allowed.check(order)
-    places = published.Places(seen, lambda dataset, location: _listing(spark, dataset, location))
+    allowed_order.check(order)
+    places = manifest_check.Places(seen, lambda dataset, location: _listing(spark, dataset, location))
     for source in order.inputs.values():
         for chunk in source.chunks:
             if not order.forced:
-                published.require_validated(source.name, chunk)
+                manifest_check.require_validated(source.name, chunk)
         if source.dataset.format in formats.TABLES:
             seen.note(source.name, evidence.IN_A_TABLE)
             reading.check_input(source, order.allowed_hosts)
@@ -138,10 +139,10 @@ def prepare(order: Order, spark: SparkSession, seen: evidence.Evidence) -> None:
                 f"the directory {location}, which this attempt alone may write, exists already",
                 "another database may use the same location: separate them",
             )
-        paths.require_writable(location)
+        allowed_roots.require_writable(location)
 
 
-def _check_input(source: Input, spark: SparkSession, places: published.Places) -> None:
+def _check_input(source: Input, spark: SparkSession, places: manifest_check.Places) -> None:
     formats.read_options(source.name, source.dataset.format, source.dataset.options)
     for chunk in source.chunks:
         if chunk.location is not None:
@@ -180,11 +181,14 @@ def validate(ctx: Context) -> dict[str, Any]:
         "nodes": [vars(node) for node in ctx.nodes(seen)],
     }
     if ctx.order.trial is not None:
-        details |= {"quarantine": quarantine.documents(seen), "preview": _preview(ctx, ctx.order.trial.shown)}
+        details |= {
+            "quarantine": _quarantine.documents(seen),
+            "preview": _preview(ctx, ctx.order.trial.shown),
+        }
     try:
         # Of a replay the whole chunk has passed it, and no more are bad now.
         limit = ctx.order.quarantine if ctx.order.replay is None else None
-        quarantine.check_limit(seen, limit, ctx.rows_read() if limit is not None else 0)
+        _quarantine.check_limit(seen, limit, ctx.rows_read() if limit is not None else 0)
         checks.stop_on(results)
         outputs = {name: _manifest(ctx, item) for name, item in written.items()}
     except AttemptError as error:
@@ -192,7 +196,7 @@ def validate(ctx: Context) -> dict[str, Any]:
         raise
     applied = {"applied": True} if ctx.order.resolved else {}
     applied |= {"replayed": True} if ctx.order.replay is not None else {}
-    return details | {"outputs": outputs, "quarantine": quarantine.documents(seen)} | applied
+    return details | {"outputs": outputs, "quarantine": _quarantine.documents(seen)} | applied
 
 
 def _preview(ctx: Context, most: int) -> dict[str, list[Any]]:
@@ -240,9 +244,9 @@ def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
 
 
 def _is_broken(ctx: Context, item: Written) -> bool:
-    path = paths.local(item.location)
+    path = allowed_roots.local(item.location)
     assert path is not None  # noqa: S101 - only of such files the checks are left for later
-    return afterwards.is_broken(ctx.spark, path, item.schema, item.compiled, rows=lambda: _stored(ctx, item))
+    return file_checks.is_broken(ctx.spark, path, item.schema, item.compiled, rows=lambda: _stored(ctx, item))
 
 
 def _examples(ctx: Context, item: Written, observed: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dataflowd
-from dataflowd.errors import DataflowError
-from dataflowd.faults import AttemptError, node_of
-from dataflowd.formats import foreign_types
-from dataflowd.masking import mask
+from dataflowd.model.errors import DataflowError
+from dataflowd.model.faults import AttemptError, node_of
+from dataflowd.model.masking import mask
+from dataflowd.storage import foreign_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

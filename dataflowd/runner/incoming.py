@@ -10,16 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dataflowd import checks, formats
-from dataflowd.faults import AttemptError
-from dataflowd.formats import files
+from dataflowd.model import formats
+from dataflowd.model.faults import AttemptError
+from dataflowd.storage import checks, files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from dataflowd.order import Chunk, Dataset, Input, Order
+    from dataflowd.model.work_order import Chunk, Dataset, Input, Order
 
 # Of an output: row_count compares it with what its job has read.
 NOT_ASKED = frozenset({"row_count"})

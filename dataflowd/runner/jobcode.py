@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.faults import AttemptError
+from dataflowd.model.faults import AttemptError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dataflowd.order import Order
+    from dataflowd.model.work_order import Order
     from dataflowd.sdk.context import Context
 
 

@@ -15,8 +15,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dataflowd.formats import foreign_types
 from dataflowd.runner import protection
+from dataflowd.storage import foreign_types
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""`python -m dataflowd.runner.training FILE`: writes an archive of the classes that Spark loads; dataflowd.engine.classes says why.
+"""`python -m dataflowd.runner.training FILE`: writes an archive of the classes that Spark loads; dataflowd.engine.class_archive says why.
 
 Spark is started and does a little of what a job does, while Java notes which classes it loads. Then this process becomes
 the Java that makes the archive of that list: it dies with its daemon still. All of it takes only what time others leave,
@@ -13,9 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from dataflowd import testing
 from dataflowd.flow.model import Dataset
-from dataflowd.runner import session
+from dataflowd.runner import rehearsal, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,9 +68,9 @@ def _work(spark: SparkSession, here: Path) -> None:
     def total(ctx: Context) -> None:
         ctx.write("told", ctx.read("clean").groupBy("customer").agg({"amount": "sum", "*": "count"}))
 
-    cleaned = testing.run_job(clean, spark, {"raw": here / "raw.csv"}, ["clean"], datasets=datasets)
+    cleaned = rehearsal.run_job(clean, spark, {"raw": here / "raw.csv"}, ["clean"], datasets=datasets)
     cleaned.outputs["clean"].write.parquet(f"{here}/clean")
-    testing.run_job(total, spark, {"clean": here / "clean"}, ["told"], datasets=datasets)
+    rehearsal.run_job(total, spark, {"clean": here / "clean"}, ["told"], datasets=datasets)
 
 
 if __name__ == "__main__":

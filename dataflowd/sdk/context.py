@@ -13,20 +13,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dataflowd import checks as declared_checks
-from dataflowd import formats, paths
-from dataflowd.faults import AttemptError, name_node
-from dataflowd.formats import files, stored_columns
-from dataflowd.masking import mask, printable
-from dataflowd.nearest import did_you_mean
-from dataflowd.order import Chunk, Input, attempt_location
-from dataflowd.sdk import batches, repairs
-from dataflowd.sdk import quarantine as sieves
-from dataflowd.sdk.replay import Replaying
-from dataflowd.sdk.sample import sampled
-from dataflowd.sdk.watch import Watch, plan_of
-from dataflowd.tables import reading, writing
-from dataflowd.tables.place import table_of
+from dataflowd.host import allowed_roots
+from dataflowd.model import formats
+from dataflowd.model.faults import AttemptError, name_node
+from dataflowd.model.masking import mask, printable
+from dataflowd.model.suggest import did_you_mean
+from dataflowd.model.work_order import Chunk, Input, attempt_location
+from dataflowd.sdk import _quarantine as sieves
+from dataflowd.sdk import _repairs
+from dataflowd.sdk._replay import Replaying
+from dataflowd.sdk._sample import sampled
+from dataflowd.sdk._watch import Watch, plan_of
+from dataflowd.storage import checks as declared_checks
+from dataflowd.storage import files, stored_columns
+from dataflowd.storage.partition import batches
+from dataflowd.storage.tables import reading, writing
+from dataflowd.storage.tables.place import table_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from dataflowd.order import Dataset, Order, Output
+    from dataflowd.model.work_order import Dataset, Order, Output
 
 T = TypeVar("T")
 
@@ -439,7 +441,7 @@ class Context:
     def _is_told_by_files(self, output: Output) -> bool:
         """Whether the checks can wait for what the files tell. A small chunk is done before they would be opened."""
         is_plain = output.dataset.format == "parquet" and self.order.trial is None
-        is_local = output.location is not None and paths.local(output.location) is not None
+        is_local = output.location is not None and allowed_roots.local(output.location) is not None
         return is_plain and is_local and self._bytes_read() >= LARGE_BYTES
 
     def _bytes_read(self) -> int:
@@ -456,10 +458,10 @@ class Context:
         if output.dataset.format in formats.TABLES:
             return table_of(output.dataset, self.order.allowed_hosts).url
         location = _located(output).replace("{dataid}", self.dataid)
-        paths.check(location, self.order.allowed_roots)
+        allowed_roots.check(location, self.order.allowed_roots)
         if not files.exists(self.spark, location):
             raise _nothing_at(location)
-        paths.check_below(location, self.order.allowed_roots)
+        allowed_roots.check_below(location, self.order.allowed_roots)
         return location
 
     def _load(self, source: Input, columns: Sequence[str] | None) -> DataFrame:
@@ -496,7 +498,7 @@ class Context:
 
     def _repaired(self, frame: DataFrame, *, name: str, code: str, reason: str) -> DataFrame:
         if self._replaying is None:
-            return repairs.applied(frame, self.order.resolved)
+            return _repairs.applied(frame, self.order.resolved)
         return self._replaying.judged(frame, name=name, code=code, reason=reason)
 
     def _nothing_of(self, source: Input, frame: DataFrame) -> DataFrame:

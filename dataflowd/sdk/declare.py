@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
-from dataflowd.faults import AttemptError
-from dataflowd.nearest import did_you_mean
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from dataflowd.sdk.context import Context

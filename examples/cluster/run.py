@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
-from dataflowd.embedded import java
-from dataflowd.settings import Settings
+from dataflowd.host.embedded import java
+from dataflowd.host.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from stage import Stage, arguments, play, whole

@@ -15,7 +15,7 @@ import random
 import sys
 from pathlib import Path
 
-from dataflowd.settings import load
+from dataflowd.host.settings import load
 
 ORDERS_A_DAY = 200
 CUSTOMERS = ("Ada", "Barbara", "Donald", "Edsger", "Grace", "Margaret", "Niklaus", "Tony")

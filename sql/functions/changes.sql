@@ -115,17 +115,3 @@ CREATE OR REPLACE TRIGGER job_input_changed AFTER INSERT OR UPDATE OR DELETE ON 
     FOR EACH ROW EXECUTE FUNCTION dataflow._job_input_changed();
 CREATE OR REPLACE TRIGGER job_output_changed AFTER INSERT OR UPDATE OR DELETE ON dataflow.job_output
     FOR EACH ROW EXECUTE FUNCTION dataflow._job_output_changed();
-
-CREATE OR REPLACE FUNCTION dataflow.reloaded(daemon text, incarnation uuid, jobs integer) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    INSERT INTO dataflow.event (kind, to_status, reason)
-    SELECT 'daemon', 'RELOADED', format('%s on %s read its flow files again%s', d.daemon, d.hostname, ' and has the code of ' || dataflow._counted(reloaded.jobs, 'job'))
-    FROM dataflow.daemon d WHERE d.daemon = reloaded.daemon AND d.incarnation = reloaded.incarnation;
-    RETURN FOUND;
-END $$;
-COMMENT ON FUNCTION dataflow.reloaded(text, uuid, integer) IS
-    'A daemon says that it has read its settings and flow files again, and of how many jobs it has the code; NULL: of any. False: there is no such incarnation';

@@ -108,3 +108,22 @@ AS $$
 $$;
 COMMENT ON FUNCTION dataflow.pause(text, boolean) IS
     'Stops claiming in a scope; what runs goes on. pause(scope, false) resumes';
+
+CREATE OR REPLACE VIEW dataflow.limits AS
+WITH live AS MATERIALIZED (
+    SELECT a.jobid, a.daemon, count(*) AS attempts FROM dataflow.attempt a WHERE a.ended IS NULL GROUP BY a.jobid, a.daemon
+)
+SELECT l.scope, l.concurrency, l.paused, coalesce((
+    SELECT sum(v.attempts) FROM live v
+    WHERE l.scope = 'global' OR l.scope = 'job:' || v.jobid OR l.scope = 'daemon:' || v.daemon), 0)::bigint AS running, l.declared_in, l.runners, l.slots
+FROM (
+    SELECT c.scope, coalesce(c.concurrency, j.max_running) AS concurrency, c.paused, c.runners, c.slots,
+        CASE WHEN c.concurrency IS NULL AND j.max_running IS NOT NULL THEN 'flow' ELSE 'control' END AS declared_in
+    FROM dataflow.control c LEFT JOIN dataflow.job j ON c.scope = 'job:' || j.jobid
+    UNION ALL
+    SELECT 'job:' || j.jobid, j.max_running, false, NULL, NULL, 'flow' FROM dataflow.job j
+    WHERE j.max_running IS NOT NULL AND j.retired IS NULL
+        AND NOT EXISTS (SELECT FROM dataflow.control c WHERE c.scope = 'job:' || j.jobid)
+) AS l;
+COMMENT ON VIEW dataflow.limits IS
+    'Every limit and pause that is in force, with how many attempts run under it; declared_in says whether the control table or the flow set it';

@@ -113,20 +113,7 @@ BEGIN
     END IF;
 END $$;
 
--- Where a chunk is, in words: a path, or a table. dataid NULL: the dataset as a whole, as it is declared.
-CREATE OR REPLACE FUNCTION dataflow._place(d dataflow.dataset, dataid text) RETURNS text
-LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN CASE
-        WHEN d.location IS NOT NULL THEN CASE WHEN _place.dataid IS NULL THEN d.location ELSE dataflow._chunk_location(d, _place.dataid) END
-        WHEN d.tablename IS NOT NULL THEN format('table %s%s%s', d.schemaname || '.', d.tablename,
-            ' on ' || nullif(concat_ws('/', d.hostname || coalesce(':' || d.port, ''), d.database), '')) END;
-END $$;
-
--- For history and evidence: values that are named like secrets, and passwords in URLs, are not told. As dataflowd.masking does.
+-- For history and evidence: values that are named like secrets, and passwords in URLs, are not told. As dataflowd.model.masking does.
 CREATE OR REPLACE FUNCTION dataflow._without_secrets(value jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp

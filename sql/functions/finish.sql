@@ -375,19 +375,6 @@ END $$;
 COMMENT ON FUNCTION dataflow.rescue() IS
     'Takes back the attempts of daemons whose lease has ended and whose session is gone; returns them. Never looks at run time';
 
-CREATE OR REPLACE FUNCTION dataflow.expire_daemon(daemon text, incarnation uuid) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    UPDATE dataflow.daemon d SET lease_until = clock_timestamp()
-        WHERE d.daemon = expire_daemon.daemon AND d.incarnation = expire_daemon.incarnation AND d.lease_until > clock_timestamp();
-    RETURN FOUND;
-END $$;
-COMMENT ON FUNCTION dataflow.expire_daemon(text, uuid) IS
-    'Ends the lease of a daemon whose process is known to be dead (its host says so), so that rescue() need not wait for it';
-
 CREATE OR REPLACE FUNCTION dataflow.cancel(jobid text, dataid text, reason text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

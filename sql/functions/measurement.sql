@@ -48,7 +48,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.note_found(text, jsonb) IS
     'Notes what lies at the locations of chunks that were just registered, by dataid; returns how many. What is noted already for a version stays. Hosts compare with it before each use';
 
--- The first use that succeeds, of what nobody has measured. `found` is what the host says of an attempt's inputs (dataflowd.evidence).
+-- The first use that succeeds, of what nobody has measured. `found` is what the host says of an attempt's inputs (dataflowd.storage.evidence).
 CREATE OR REPLACE FUNCTION dataflow._note_first_use(results jsonb, accepted bigint[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

@@ -55,7 +55,7 @@ AS $$
     FROM (SELECT rtrim(location, '/') AS place) AS p
 $$;
 
--- The directory that an attempt alone writes, as dataflowd.order.attempt_location has it where the dataset's own directory is the root. The
+-- The directory that an attempt alone writes, as dataflowd.model.work_order.attempt_location has it where the dataset's own directory is the root. The
 -- database does not know the roots of hosts; a host that begins a run names its own.
 CREATE OR REPLACE FUNCTION dataflow._attempt_location(location text, dataid text, attempt bigint) RETURNS text
 LANGUAGE sql IMMUTABLE

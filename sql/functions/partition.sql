@@ -6,7 +6,7 @@
 --   ids:         {"keys": [[key], ...]}
 --   of any kind: {"null": true}: the records with a NULL in their key
 -- A key is a list of texts, one for each key column, as the source's own type reads it. The split itself is computed by the
--- source; see dataflowd.partition.
+-- source; see dataflowd.storage.partition.plan.
 
 CREATE OR REPLACE FUNCTION dataflow.create_partitioning(
     datasetid text, partitioning text, key_columns text[], kind text, size bigint, batches jsonb, held boolean DEFAULT false

@@ -1,14 +1,6 @@
 -- The five questions about the past. For a time when an attempt was at it, its evidence answers; for a time when the run waited,
 -- history does: the events of the run, of its chunks, and of what was declared. What history cannot tell has the answer NULL, and says why.
 
--- A list that a person reads: the first five, and how many more there are.
-CREATE OR REPLACE FUNCTION dataflow._listed(things text[], total bigint) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT array_to_string(things[:5], '; ') || CASE WHEN total > 5 THEN format(' (and %s more)', total - 5) ELSE '' END
-$$;
-
 CREATE OR REPLACE FUNCTION dataflow._measured(seen jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp

@@ -178,35 +178,3 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.resolve_records(text, jsonb) IS
     'Takes back records that a person has edited: [{"dataid", "itemid", "resolution": {"repaired": {...}} or {"reason": "..."}}]; all or none. Returns how many were new';
-
-CREATE OR REPLACE FUNCTION dataflow.replay(job text, patterns text[] DEFAULT NULL, with_open boolean DEFAULT false, dry_run boolean DEFAULT false) RETURNS TABLE (
-    dataid text, was text, resolved bigint, open bigint
-)
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-DECLARE
-    chosen text[];
-BEGIN
-    PERFORM dataflow._known_job(job);
-    chosen := ARRAY(
-        SELECT DISTINCT q.dataid::text FROM dataflow.quarantine q
-        WHERE q.jobid = job AND CASE WHEN q.is_resolved THEN q.applied IS NULL ELSE with_open OR q.applied IS NOT NULL OR q.contained END
-            AND (patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(q.dataid, p))));
-    RETURN QUERY
-    SELECT c.dataid, max(s.status), n.resolved, n.open
-    FROM unnest(chosen) AS c (dataid)
-    CROSS JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE q.is_resolved AND q.applied IS NULL) AS resolved, count(*) FILTER (WHERE NOT q.is_resolved) AS open
-        FROM dataflow.quarantine q WHERE q.jobid = job AND q.dataid = c.dataid
-    ) AS n
-    LEFT JOIN dataflow.job_output o ON o.jobid = job
-    LEFT JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
-    GROUP BY c.dataid, n.resolved, n.open ORDER BY dataflow.sortkey(c.dataid);
-    IF NOT dry_run AND cardinality(chosen) > 0 THEN
-        PERFORM dataflow.resubmit(jsonb_build_object('job', job, 'dataid', to_jsonb(chosen), 'status', '["READY", "FAILED"]'::jsonb));
-    END IF;
-END $$;
-COMMENT ON FUNCTION dataflow.replay(text, text[], boolean, boolean) IS
-    'Makes the chunks again that have resolved records which no version contains yet, or reopened ones which a version still contains as they were resolved; with_open => true also those with open records, for code that has learned to take them. A second call finds nothing to do';

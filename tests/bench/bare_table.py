@@ -15,8 +15,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from dataflowd.order import Chunk, Dataset
-from dataflowd.tables import reading
+from dataflowd.model.work_order import Chunk, Dataset
+from dataflowd.storage.tables import reading
 from tests.bench.bare_spark import SPARK
 from tests.bench.batch_flow import etl
 

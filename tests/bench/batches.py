@@ -22,20 +22,21 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg.types.json import Jsonb
 
-from dataflowd import flow, partition
-from dataflowd.embedded import java
-from dataflowd.partition import Split
-from dataflowd.settings import Settings
-from dataflowd.tables import catalog
-from dataflowd.tables.place import table_of
-from dataflowd.tables.splitting import TableSource
+from dataflowd import flow
+from dataflowd.host.embedded import java
+from dataflowd.host.settings import Settings
+from dataflowd.storage.partition import plan
+from dataflowd.storage.partition.plan import Split
+from dataflowd.storage.partition.table import TableSource
+from dataflowd.storage.tables import catalog
+from dataflowd.storage.tables.place import table_of
 from tests.bench.report import Result, ratio, say, short, spread
 from tests.fix_daemon import daemons, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dataflowd.order import Dataset
+    from dataflowd.model.work_order import Dataset
     from tests.bench.server import Place
 
 BENCH = "partition"
@@ -84,7 +85,7 @@ class Site:
     def split(self, name: str, batches: int) -> None:
         split = Split(name, ("id",), "count", batches)
         with catalog.connection(table_of(self.dataset, [self.host])) as opened:
-            made = partition.batches(TableSource(opened, self.dataset, split.columns, [self.host]), split)
+            made = plan.batches(TableSource(opened, self.dataset, split.columns, [self.host]), split)
         self.connection.execute(CREATE, [name, batches, Jsonb(made)])
 
     def through(self, name: str, batches: int) -> float:

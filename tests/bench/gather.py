@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from dataflowd.embedded import java
-from dataflowd.settings import Settings
+from dataflowd.host.embedded import java
+from dataflowd.host.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import conninfo
 
-from dataflowd.embedded import postgres
+from dataflowd.host.embedded import postgres
 
 if TYPE_CHECKING:
     from pathlib import Path

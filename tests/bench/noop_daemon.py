@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import anyio
 from pydantic import SecretStr
 
-from dataflowd import daemon, log
+from dataflowd import daemon
 from dataflowd.engine.noop import NoopEngine
-from dataflowd.settings import Settings
+from dataflowd.host import log
+from dataflowd.host.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

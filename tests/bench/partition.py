@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import conninfo, sql
 
-from dataflowd import partition
-from dataflowd.order import Connection, Dataset
-from dataflowd.partition import Split
-from dataflowd.tables import catalog
-from dataflowd.tables.place import table_of
-from dataflowd.tables.splitting import TableSource
+from dataflowd.model.work_order import Connection, Dataset
+from dataflowd.storage.partition import plan
+from dataflowd.storage.partition.plan import Split
+from dataflowd.storage.partition.table import TableSource
+from dataflowd.storage.tables import catalog
+from dataflowd.storage.tables.place import table_of
 from tests.bench import batches
 from tests.bench.batches import QUICK_ROWS
 from tests.bench.report import Result, at_most, ratio, say, short, spread
@@ -62,7 +62,7 @@ def _split(dataset: Dataset, rows: int) -> Iterator[Result]:
             opened.execute(SCAN)
             scans.append(time.perf_counter() - began)
             began = time.perf_counter()
-            made = partition.batches(TableSource(opened, dataset, split.columns, hosts), split)
+            made = plan.batches(TableSource(opened, dataset, split.columns, hosts), split)
             splits.append(time.perf_counter() - began)
             if len(made) != -(-rows // SIZE):
                 raise RuntimeError(f"{len(made)} batches of {rows} rows")

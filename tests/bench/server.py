@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from dataflowd import migrate
+from dataflowd.database import migrate
 from tests.bench import pipeline
 from tests.fix_postgres import running_server
 

@@ -25,10 +25,11 @@ import anyio
 import psycopg
 import pyspark
 
-from dataflowd import flow, supervise
-from dataflowd.embedded import java
-from dataflowd.engine import classes
-from dataflowd.settings import Settings
+from dataflowd import flow
+from dataflowd.engine import class_archive
+from dataflowd.host import supervise
+from dataflowd.host.embedded import java
+from dataflowd.host.settings import Settings
 from tests.bench import bare_spark
 from tests.bench.report import Result, at_least, at_most, ratio, say, spread
 from tests.fix_daemon import daemons, eventually
@@ -183,7 +184,7 @@ def run(place: Place) -> Iterator[Result]:
         # More than there are slots: the next runs wait in the daemon, with their orders in hand.
         connection.execute("SELECT dataflow.set_concurrency('global', %s)", [2 * PARALLEL])
         found = java.find(settings)
-        anyio.run(classes.make, settings, found)
+        anyio.run(class_archive.make, settings, found)
         site = Site(extent, dsn, connection, directory, java.environment(found))
         warm = yield from _warm(site)
         yield from _submits(site, warm)

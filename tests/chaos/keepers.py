@@ -6,7 +6,7 @@ import signal
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dataflowd.errors import DataflowError
+from dataflowd.model.errors import DataflowError
 from tests.chaos import shape
 from tests.chaos.actor import Actor, refusable
 from tests.chaos.steps import WINDOW

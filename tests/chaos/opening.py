@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from dataflowd import migrate
-from dataflowd.embedded import postgres
-from dataflowd.settings import ENV_PREFIX
+from dataflowd.database import migrate
+from dataflowd.host.embedded import postgres
+from dataflowd.host.settings import ENV_PREFIX
 from tests.chaos import audit
 from tests.chaos.pipeline import WAREHOUSE, Branch
 from tests.chaos.pulse import Pulse

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from dataflowd import codehash
+from dataflowd.flow import codehash
 from tests.chaos import shape, steps
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from dataflowd import flow
-from dataflowd.errors import DataflowError
+from dataflowd.model.errors import DataflowError
 from tests.chaos.actor import RESUBMIT, Actor, refusable
 from tests.chaos.audit import EVIL
 from tests.chaos.stage import LEASE_SECONDS, REGISTER

@@ -21,8 +21,8 @@ from psycopg import conninfo
 from pydantic import SecretStr
 
 from dataflowd import flow
-from dataflowd.embedded import postgres
-from dataflowd.settings import Settings
+from dataflowd.host.embedded import postgres
+from dataflowd.host.settings import Settings
 from tests import processes
 from tests.chaos.witness import Witness
 

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from dataflowd import migrate
-from dataflowd.embedded import postgres
+from dataflowd.database import migrate
+from dataflowd.host.embedded import postgres
 from tests.fix_daemon import Shop, StartDaemon, daemons, eventually
 from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
 from tests.fix_proxy import Relay
@@ -22,7 +22,7 @@ from tests.fix_proxy import Relay
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 NO_POLL = {"DATAFLOW_POLL": "600"}
 SHORT_LEASE = {"DATAFLOW_LEASE": "3"}

@@ -7,11 +7,12 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataflowd import flow, leftovers
+from dataflowd import flow
+from dataflowd.host import scratch
 from tests.fix_daemon import Daemon, Shop, StartDaemon, eventually
 
 if TYPE_CHECKING:
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 FLOW = """
 [flow]
@@ -90,7 +91,7 @@ def test_a_silent_runner_is_killed_and_retried_and_a_killed_daemon_takes_its_run
     daemon.kill()
     eventually(lambda: not in_session(second), seconds=10)
     # As the next daemon with this engine does first.
-    leftovers.remove(settings)
+    scratch.remove(settings)
 
     # Whether a retry succeeds on Spark is another test's business.
     assert start_daemon("--once", engine="noop", wait=False).ended() == 0

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from dataflowd.ctl.keys import KEYS
+from dataflowd.cli.json_keys import KEYS
 
 if TYPE_CHECKING:
     import subprocess

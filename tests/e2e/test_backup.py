@@ -11,14 +11,15 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from dataflowd import flow, migrate
-from dataflowd.embedded import postgres
+from dataflowd import flow
+from dataflowd.database import migrate
+from dataflowd.host.embedded import postgres
 from tests import readme
 from tests.fix_daemon import daemons, eventually
 from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
 
 if TYPE_CHECKING:
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 FLOW = """
 [flow]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dataflowd import flow as flows
-from dataflowd.errors import EXIT
+from dataflowd.model.errors import EXIT
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import eventually
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd.errors import EXIT
+from dataflowd.model.errors import EXIT
 from tests.e2e.ctl_flow import asked, limit, ok, ready, retail, running_daemon
 
 if TYPE_CHECKING:

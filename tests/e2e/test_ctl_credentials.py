@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import keyfile, seal
-from dataflowd.settings import Settings  # noqa: TC001 - pytest reads it
+from dataflowd.host import keyfile, seal
+from dataflowd.host.settings import Settings  # noqa: TC001 - pytest reads it
 
 if TYPE_CHECKING:
     import psycopg

@@ -20,10 +20,10 @@ import pytest
 from psycopg import conninfo
 from psycopg.types.json import Jsonb
 
-from dataflowd.ctl import status
-from dataflowd.ctl.app import COMMANDS
-from dataflowd.ctl.keys import KEYS
-from dataflowd.errors import EXIT
+from dataflowd.cli import status
+from dataflowd.cli.app import COMMANDS
+from dataflowd.cli.json_keys import KEYS
+from dataflowd.model.errors import EXIT
 from tests.e2e.ctl_flow import asked, limit, ok, ready, retail, running_daemon
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.e2e.ctl_flow import Daemon
     from tests.fix_postgres import RunCtl
 

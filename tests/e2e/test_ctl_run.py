@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dataflowd import flow
-from dataflowd.settings import Settings  # noqa: TC001 - pytest reads it
+from dataflowd.host.settings import Settings  # noqa: TC001 - pytest reads it
 from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:

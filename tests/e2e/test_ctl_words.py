@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dataflowd import flow
-from dataflowd.settings import Settings  # noqa: TC001 - pytest reads it
+from dataflowd.host.settings import Settings  # noqa: TC001 - pytest reads it
 from tests.e2e.ctl_flow import ok
 
 if TYPE_CHECKING:

@@ -20,18 +20,18 @@ import pytest
 
 from dataflowd import flow
 from dataflowd.daemon import control, service
-from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
-from dataflowd.errors import EXIT
+from dataflowd.flow.loaded import Declared
+from dataflowd.model.errors import EXIT
 from tests.fix_daemon import PATIENCE_SECONDS, POLL_SECONDS, Shop, StartDaemon, eventually, free_port
 from tests.fix_postgres import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from dataflowd.attempt import Attempt, Result
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Attempt, Result
     from tests.fix_postgres import RunCtl
 
 # Long enough that nothing found quickly was found by the poll.

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from dataflowd.errors import EXIT
-from dataflowd.faults import AttemptError
-from dataflowd.order import Chunk, Input
-from dataflowd.tables import catalog, ledger, reading
-from dataflowd.tables.place import table_of
+from dataflowd.model.errors import EXIT
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.work_order import Chunk, Input
+from dataflowd.storage.tables import catalog, ledger, reading
+from dataflowd.storage.tables.place import table_of
 
 if TYPE_CHECKING:
-    from dataflowd.order import Dataset
+    from dataflowd.model.work_order import Dataset
     from tests.fix_postgres import RunCtl
     from tests.fix_tables import Warehouse
     from tests.fix_world import Daemon, World

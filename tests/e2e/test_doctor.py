@@ -14,13 +14,14 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from dataflowd import doctor, flow
+from dataflowd import flow
+from dataflowd.cli.doctor import checks
 from tests.fix_proxy import proxy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl, Server
 
 HOST_CHECKS = ["java", "spark", "spark_network", "disk", "roots"]
@@ -49,7 +50,7 @@ def test_a_healthy_host_passes_and_spark_really_counts(run_ctl: RunCtl) -> None:
 
 
 def test_a_spark_that_cannot_start_is_a_finding(tmp_path: Path) -> None:
-    finding = doctor.spark_starts({"JAVA_HOME": str(tmp_path)})
+    finding = checks.spark_starts({"JAVA_HOME": str(tmp_path)})
     assert finding.state == "failed"
     assert finding.remedy
 
@@ -131,12 +132,12 @@ def test_a_root_that_is_no_place_on_this_host_is_left_to_the_runner(run_ctl: Run
 
 
 def test_a_read_only_root_fails() -> None:
-    assert doctor._root("/proc/self").state == "failed"
+    assert checks._root("/proc/self").state == "failed"
 
 
 def test_a_data_directory_below_a_file_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").touch(mode=0o400)
-    assert doctor.disk(tmp_path / "file" / "data").state == "failed"
+    assert checks.disk(tmp_path / "file" / "data").state == "failed"
 
 
 def test_a_java_that_is_set_but_absent_fails(run_ctl: RunCtl, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from dataflowd.embedded import postgres
+from dataflowd.host.embedded import postgres
 from tests.fix_daemon import eventually
 from tests.fix_postgres import reachable_directory
 

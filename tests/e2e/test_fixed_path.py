@@ -7,12 +7,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataflowd import fixedpath, flow
+from dataflowd import flow
+from dataflowd.storage import fixed_path
 from tests.e2e.ctl_flow import ok
 from tests.fix_daemon import Shop, eventually
 
 if TYPE_CHECKING:
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_daemon import StartDaemon
     from tests.fix_postgres import RunCtl
 
@@ -83,7 +84,7 @@ def test_the_path_shows_one_whole_version_after_another_and_is_repaired(
         location
         for [location] in shop.connection.execute("SELECT location FROM dataflow.manifest ORDER BY version")
     ]
-    assert fixedpath.turn(str(path.parent), "1", versions[0])
+    assert fixed_path.turn(str(path.parent), "1", versions[0])
     assert parts(path) == {"first"}
     said = ok(run_ctl("gc", "--yes", env={"DATAFLOW_GC_RETENTION": "0"}))
     assert f"kept {versions[0]}: it is where the path of its chunk leads" in said
@@ -107,20 +108,20 @@ def test_whoever_turns_late_turns_to_what_is_current_by_then(tmp_path: Path) -> 
     one, two = (tmp_path / ".attempts" / "clean" / "dataid=d" / f"attempt={number}" for number in (1, 2))
     for path in (one, two):
         path.mkdir(parents=True)
-    held = fixedpath.lock(location, "d")
+    held = fixed_path.lock(location, "d")
     assert held is not None
     late: list[int | None] = []
-    other = threading.Thread(target=lambda: late.append(fixedpath.lock(location, "d")))
+    other = threading.Thread(target=lambda: late.append(fixed_path.lock(location, "d")))
     other.start()
-    assert fixedpath.turn(location, "d", str(two))
+    assert fixed_path.turn(location, "d", str(two))
     assert not late
 
     os.close(held)
     other.join()
     [got] = late
     assert got is not None
-    assert fixedpath.leads_to(f"file://{location}/", "d", f"file://{two}")
-    assert not fixedpath.turn(location, "d", str(two))
+    assert fixed_path.leads_to(f"file://{location}/", "d", f"file://{two}")
+    assert not fixed_path.turn(location, "d", str(two))
     os.close(got)
 
 
@@ -130,9 +131,9 @@ def test_a_path_leads_to_the_version_also_where_its_location_is_a_link(tmp_path:
     (tmp_path / "other" / "disk" / "clean").mkdir(parents=True)
     location = tmp_path / "root" / "clean"
     location.symlink_to(tmp_path / "other" / "disk" / "clean")
-    held = fixedpath.lock(str(location), "d")
+    held = fixed_path.lock(str(location), "d")
     assert held is not None
-    assert fixedpath.turn(str(location), "d", str(version))
+    assert fixed_path.turn(str(location), "d", str(version))
     os.close(held)
     assert (location / "dataid=d").resolve() == version.resolve()
 
@@ -140,6 +141,6 @@ def test_a_path_leads_to_the_version_also_where_its_location_is_a_link(tmp_path:
 def test_a_version_that_lies_at_the_path_itself_cannot_be_led_to() -> None:
     """As 0.1.0 wrote it, before the dataset had fixed paths."""
     for version in ("/data/clean/dataid=d/attempt=1", "/data/clean/dataid=d/.attempts/attempt=1"):
-        assert not fixedpath.can_lead_to("/data/clean", "d", version)
+        assert not fixed_path.can_lead_to("/data/clean", "d", version)
     for version in ("/data/clean/.attempts/dataid=d/attempt=1", "/data/.attempts/clean/dataid=d/attempt=1"):
-        assert fixedpath.can_lead_to("/data/clean", "d", version)
+        assert fixed_path.can_lead_to("/data/clean", "d", version)

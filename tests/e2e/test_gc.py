@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dataflowd import gc
-from dataflowd.errors import EXIT
-from dataflowd.order import attempt_location
+from dataflowd.model.errors import EXIT
+from dataflowd.model.work_order import attempt_location
+from dataflowd.storage import gc
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_daemon import StartDaemon
     from tests.fix_postgres import RunCtl
     from tests.fix_world import Attempt, Daemon, World

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from dataflowd import sqlfiles
-from dataflowd.errors import EXIT
+from dataflowd.host import sqlfiles
+from dataflowd.model.errors import EXIT
 from tests.fix_postgres import SOMEBODY, Server, run_program, running_server
 from tests.fix_proxy import proxy
 
@@ -194,7 +194,7 @@ def test_a_wrong_option_of_the_daemon_is_status_2(option: str, value: str, dsn: 
 
 
 def test_help_is_quick_because_it_imports_little() -> None:
-    code = "import resource, sys; from dataflowd.ctl.app import app\n"
+    code = "import resource, sys; from dataflowd.cli.app import app\n"
     code += "app(['--help'], standalone_mode=False)\n"
     code += "print(sorted({'pydantic', 'psycopg', 'structlog', 'pyspark', 'rich'} & set(sys.modules)))\n"
     code += "used = resource.getrusage(resource.RUSAGE_SELF); print(used.ru_utime + used.ru_stime)"

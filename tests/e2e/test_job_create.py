@@ -10,7 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from dataflowd import flow
-from dataflowd.errors import EXIT
+from dataflowd.model.errors import EXIT
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import StartDaemon, daemons, eventually
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
 
 FLOW = """

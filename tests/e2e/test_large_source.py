@@ -17,14 +17,14 @@ import pytest
 from adbc_driver_postgresql import dbapi
 from pyarrow import compute, parquet
 
-from dataflowd import leftovers
+from dataflowd.host import scratch
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import POLL_SECONDS, daemons
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_daemon import Daemon, StartDaemon
     from tests.fix_postgres import RunCtl
     from tests.fix_tables import Warehouse
@@ -198,7 +198,7 @@ def shop(
 
     with daemons(world.dsn, directory / "flow.toml", tmp_path) as start:
         yield Shop(world, warehouse, settings, directory, ctl, start)
-    leftovers.remove(settings)  # of a daemon that a failed test has left to be killed
+    scratch.remove(settings)  # of a daemon that a failed test has left to be killed
 
 
 def test_a_million_records_go_through_a_job_that_is_corrected_on_the_way(shop: Shop) -> None:

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from dataflowd.embedded import account, postgres
-from dataflowd.errors import EXIT
+from dataflowd.host.embedded import account, postgres
+from dataflowd.model.errors import EXIT
 from tests import readme
 from tests.fix_postgres import reachable_directory, run_program
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dataflowd import flow, keyfile, seal
-from dataflowd.ctl.keys import KEYS
-from dataflowd.settings import Settings  # noqa: TC001 - pytest reads it
+from dataflowd import flow
+from dataflowd.cli.json_keys import KEYS
+from dataflowd.host import keyfile, seal
+from dataflowd.host.settings import Settings  # noqa: TC001 - pytest reads it
 from tests.e2e.ctl_flow import assert_shape, ok
 
 if TYPE_CHECKING:

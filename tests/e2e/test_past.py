@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, LiteralString
 
 import pytest
 
-from dataflowd.errors import EXIT
+from dataflowd.model.errors import EXIT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
 
 DAY = "2026-11-09"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd.ctl import register, show
+from dataflowd.cli import ready, show
 
 if TYPE_CHECKING:
     import psycopg
 
 
-CHUNKS = 3 * register.SLICE
+CHUNKS = 3 * ready.SLICE
 
 
 class Terminal(io.StringIO):
@@ -30,11 +30,11 @@ def test_registering_many_shows_a_bar_on_a_terminal_alone(
     monkeypatch.setattr(show, "SIGN_OF_LIFE_SECONDS", 0)
     monkeypatch.setattr(sys, "stderr", terminal)
     dataids = [str(number) for number in range(CHUNKS)]
-    done = register._register(connection, "raw", dataids, validated=True, reason=None)
+    done = ready._register(connection, "raw", dataids, validated=True, reason=None)
     assert done == CHUNKS
     said = terminal.getvalue()
     if terminal.isatty():
         assert "registering [##########" in said
-        assert f"{register.SLICE:,} of {CHUNKS:,}" in said
+        assert f"{ready.SLICE:,} of {CHUNKS:,}" in said
     else:
         assert said == ""

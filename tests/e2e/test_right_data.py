@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
 
 FLOW = """

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from dataflowd import flow
-from dataflowd.errors import EXIT
+from dataflowd.model.errors import EXIT
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import daemons, eventually
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
 
 FLOW = """

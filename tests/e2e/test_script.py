@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dataflowd import flow, keyfile, seal
+from dataflowd import flow
+from dataflowd.host import keyfile, seal
 from tests.fix_daemon import StartDaemon, daemons, eventually
 from tests.fix_postgres import reachable_directory
 from tests.processes import require_python_of
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 SECRET = 'it\'s $HOME/"pass"\nword \u00fc%'  # noqa: S105
 TOLD = "hunter-2-canary"
@@ -273,7 +274,8 @@ def test_every_other_end_is_told_with_its_status_and_last_lines(scripts: Scripts
 
 FILTERED = """
 import os, time
-from dataflowd import script, supervise
+from dataflowd.host import supervise
+from dataflowd.runner import script
 leave = os.setsid
 os.setsid = lambda: (time.sleep(0.2), leave())
 script.OutputFilter().begin(["canary"])
@@ -399,7 +401,7 @@ def test_the_filter_of_the_output_loses_nothing_and_ends_with_the_script(scripts
     said = scripts.log().replace("\n", "")
     assert said == "***" + "x" * 300000 + "***"
     assert scripts.attempt()["code"] == "EXIT_5"
-    eventually(lambda: not [path for path in _processes_named("dataflowd.script") if path.exists()])
+    eventually(lambda: not [path for path in _processes_named("dataflowd.runner.script") if path.exists()])
 
 
 def _processes_named(name: str) -> list[Path]:

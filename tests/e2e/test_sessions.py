@@ -11,14 +11,14 @@ import pytest
 from psycopg import sql
 from pydantic import SecretStr
 
-from dataflowd import db
-from dataflowd.daemon import link as links
+from dataflowd.database import db
+from dataflowd.database import session as links
 from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_daemon import Shop, StartDaemon
     from tests.fix_postgres import RunCtl, Server
 

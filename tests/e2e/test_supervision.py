@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from dataflowd import supervise
 from dataflowd.daemon import service
-from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
+from dataflowd.flow.loaded import Declared
+from dataflowd.host import supervise
 from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dataflowd.attempt import Attempt, Result
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Attempt, Result
     from tests.fix_daemon import Shop, StartDaemon
 
 

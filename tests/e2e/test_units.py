@@ -148,7 +148,10 @@ def root(tmp_path: Path) -> Path:
     write(made / "etc/dataflowd/blue.environment", "DATAFLOW_HTTP_PORT=9465\n")
     write(made / "srv/flows/shop/flow.toml", FLOW)
     programs = made / "opt/dataflowd"
-    for name, module in (("dataflowd", "dataflowd.main"), ("dataflowctl", "dataflowd.ctl")):
+    for name, module in (
+        ("dataflowd", "dataflowd.cli.dataflowd"),
+        ("dataflowctl", "dataflowd.cli.dataflowctl"),
+    ):
         write(programs / "bin" / name, PROGRAM.replace("MODULE", module), 0o755)
     (programs / "bin/python").symlink_to(PYTHON)
     write(programs / "pyvenv.cfg", "home = /usr/bin\n")

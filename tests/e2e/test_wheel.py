@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import dataflowd
-from dataflowd import sqlfiles
+from dataflowd.host import sqlfiles
 
 CHECKOUT = Path(dataflowd.__file__).resolve().parent.parent
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from dataflowd.ctl.app import app
-from dataflowd.ctl.output import run
-from dataflowd.errors import EXIT
-from dataflowd.settings import ENV_PREFIX
+from dataflowd.cli.app import app
+from dataflowd.cli.output import run
+from dataflowd.host.settings import ENV_PREFIX
+from dataflowd.model.errors import EXIT
 from tests.fuzz.words import DATAIDS, Speaker, cases
 
 if TYPE_CHECKING:

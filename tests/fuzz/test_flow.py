@@ -12,13 +12,13 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from dataflowd import flow
-from dataflowd.errors import DataflowError
+from dataflowd.model.errors import DataflowError
 from tests.fuzz.words import Speaker, cases
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_world import World
 
 FILES = 2000

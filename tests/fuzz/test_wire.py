@@ -19,9 +19,9 @@ from dataflowd.runner import wire
 from tests.fuzz.words import Speaker, cases
 
 if TYPE_CHECKING:
-    from dataflowd.attempt import Attempt
     from dataflowd.daemon.state import State
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Attempt
     from tests.fix_world import World
 
 LINES = 3500

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from dataflowd import migrate
+from dataflowd.database import migrate
 from tests.fix_postgres import TEST_SERVER_SETTINGS, reachable_directory, running_server
 from tests.hostile.stage import Stage, opened
 from tests.hostile.superuser import Superuser

@@ -23,9 +23,10 @@ import psycopg
 from psycopg import sql
 from pydantic import SecretStr
 
-from dataflowd import flow, keyfile, seal
-from dataflowd.errors import EXIT
-from dataflowd.settings import Settings
+from dataflowd import flow
+from dataflowd.host import keyfile, seal
+from dataflowd.host.settings import Settings
+from dataflowd.model.errors import EXIT
 from tests import processes
 from tests.fix_daemon import Daemon, daemons, eventually
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from dataflowd import sqlfiles
+from dataflowd.host import sqlfiles
 from tests.hostile import corpus
 from tests.hostile.stage import FOREIGN
 

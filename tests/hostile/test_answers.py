@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd.daemon import answers
+from dataflowd.database import answers
 from tests.fix_daemon import eventually
 from tests.hostile.stage import opened
 

@@ -15,12 +15,13 @@ import psycopg
 import pytest
 from psycopg import conninfo
 
-from dataflowd import account, flow, keyfile, seal
-from dataflowd.embedded import account as server_account
-from dataflowd.embedded import password, postgres
-from dataflowd.errors import EXIT, EmbeddedError, InvalidSettingsError
-from dataflowd.promise import JOB, ROWS, WRITE
-from dataflowd.settings import Settings
+from dataflowd import flow
+from dataflowd.cli.doctor.attackers import JOB, ROWS, WRITE
+from dataflowd.host import keyfile, runner_user, seal
+from dataflowd.host.embedded import account as server_account
+from dataflowd.host.embedded import password, postgres
+from dataflowd.host.settings import Settings
+from dataflowd.model.errors import EXIT, EmbeddedError, InvalidSettingsError
 from tests.fix_daemon import daemons
 from tests.fix_postgres import reachable_directory, run_program
 from tests.processes import require_python_of
@@ -283,11 +284,11 @@ def test_a_runner_user_that_owns_something_of_the_daemons_is_refused(tmp_path: P
     database.mkdir(parents=True)
     keyfile.add(tmp_path / "key", [keyfile.line(seal.generate())])
     places = {"key": tmp_path / "key", "data_dir": tmp_path, "database": database}
-    account.require(host)
+    runner_user.require(host)
     if owned != "nothing":
         os.chown(places[owned], pwd.getpwnam(JOBS_USER).pw_uid, -1)
         with pytest.raises(InvalidSettingsError, match=re.escape(str(places[owned]))):
-            account.require(host)
+            runner_user.require(host)
 
 
 def test_a_runner_user_that_is_the_daemons_own_or_root_is_refused(
@@ -348,7 +349,7 @@ def test_the_doctors_rows_are_those_of_the_readme() -> None:
 
 SPARK_JOB = """
 from dataflowd import Context, job
-from dataflowd.runner.secrets import password_of
+from dataflowd.host.passwords import password_of
 
 @job
 def work(ctx: Context) -> None:

@@ -10,16 +10,17 @@ import anyio
 import pytest
 from psycopg import sql
 
-from dataflowd import flow, keyfile, seal
-from dataflowd.attempt import Attempt
-from dataflowd.declared import Declared
+from dataflowd import flow
 from dataflowd.engine.orders import Orders
-from dataflowd.faults import AttemptError
+from dataflowd.flow.loaded import Declared
+from dataflowd.host import keyfile, seal
+from dataflowd.model.attempt import Attempt
+from dataflowd.model.faults import AttemptError
 from tests.fix_daemon import daemons
 
 if TYPE_CHECKING:
-    from dataflowd.order import Order
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.work_order import Order
     from tests.fix_postgres import RunCtl
     from tests.fix_world import World
 

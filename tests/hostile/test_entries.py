@@ -14,11 +14,11 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from dataflowd import flow
-from dataflowd.ctl import output, show
-from dataflowd.errors import EXIT
+from dataflowd.cli import output, show
 from dataflowd.flow.mistakes import FlowMistakesError
-from dataflowd.names import DATAID, NAME
-from dataflowd.settings import Settings
+from dataflowd.host.settings import Settings
+from dataflowd.model.errors import EXIT
+from dataflowd.model.identifiers import DATAID, NAME
 from tests.hostile import corpus
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from dataflowd.formats.files import SPARK_SCHEMA_KEY
-from dataflowd.order import Chunk, Dataset, Input, Order, Output
+from dataflowd.model.work_order import Chunk, Dataset, Input, Order, Output
 from dataflowd.runner.execute import execute
-from dataflowd.testing import Recorded
+from dataflowd.runner.rehearsal import Recorded
+from dataflowd.storage.files import SPARK_SCHEMA_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

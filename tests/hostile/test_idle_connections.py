@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd.http import server
+from dataflowd.daemon import health
 from tests.fix_daemon import PATIENCE_SECONDS, eventually
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def test_silent_connections_and_a_low_file_limit_stop_neither_the_daemon_nor_its
             if number % 3 == 0:
                 with suppress(OSError):  # its place may be another's by now
                     client.sendall(b"GET /hea")
-        assert _sockets(daemon) <= FEW_FILES // server.FILES_SHARE
+        assert _sockets(daemon) <= FEW_FILES // health.FILES_SHARE
         assert daemon.get("/health/live")[0] == 200
         shop.ready(*range(5))
         eventually(lambda: shop.count("READY") == 5)
@@ -125,7 +125,7 @@ def test_many_who_ask_for_metrics_cost_the_database_no_more_than_one(
     answers = [daemon.get("/metrics") for _ in range(50)]
     seconds = time.monotonic() - began
     assert {status for status, _ in answers} == {200}
-    assert shop.value("SELECT last_value FROM public.asked") <= 1 + seconds / server.METRICS_SECONDS
+    assert shop.value("SELECT last_value FROM public.asked") <= 1 + seconds / health.METRICS_SECONDS
 
 
 def test_a_database_that_answers_nonsense_costs_an_answer_and_not_the_daemon(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dataflowd import flow, supervise
+from dataflowd import flow
+from dataflowd.host import supervise
 from tests.fix_daemon import StartDaemon, daemons, eventually
 from tests.fix_postgres import reachable_directory
 from tests.processes import require_python_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
 
 SECRET = "canary-of-the-disk-3f9a"  # noqa: S105 - what it is called

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 # Other configuration, another runner.
 FLOW = """

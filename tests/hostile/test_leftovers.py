@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import account, leftovers
 from dataflowd.engine import submit
-from dataflowd.settings import Settings
+from dataflowd.host import runner_user, scratch
+from dataflowd.host.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +101,7 @@ def test_a_directory_swapped_for_a_link_leads_to_no_other_process(
             assert attacker.stdout is not None
             assert attacker.stdout.readline()
             for _ in range(ROUNDS):
-                leftovers.remove(host)
+                scratch.remove(host)
         finally:
             attacker.kill()
         assert victim.poll() is None
@@ -117,7 +117,7 @@ def test_a_link_inside_a_leftover_is_removed_and_not_followed(
     (shared / DEAD).mkdir()
     (shared / DEAD / "link").symlink_to(precious)
     with working_in(precious) as victim:
-        assert leftovers.remove(host) == [shared / DEAD]
+        assert scratch.remove(host) == [shared / DEAD]
         assert victim.poll() is None
     assert (precious / "kept").exists()
 
@@ -130,8 +130,8 @@ def test_what_another_user_has_planted_is_left_alone_with_all_who_work_there(
     planted.mkdir(mode=0o755)
     os.chown(planted, stranger().pw_uid, stranger().pw_gid)
     with working_in(planted) as victim:
-        assert leftovers.found(host) == []
-        assert leftovers.remove(host) == []
+        assert scratch.found(host) == []
+        assert scratch.remove(host) == []
         assert victim.poll() is None
     assert planted.exists()
 
@@ -148,7 +148,7 @@ def test_in_a_directory_of_runner_user_only_its_own_processes_are_killed(
         working_in(planted) as of_root,
         working_in(planted / "below", user=stranger().pw_uid) as of_the_job,
     ):
-        assert leftovers.remove(host) == [planted]
+        assert scratch.remove(host) == [planted]
         of_the_job.wait(WAIT_SECONDS)
         assert of_root.poll() is None
 
@@ -167,6 +167,6 @@ def test_a_link_is_given_to_runner_user_and_not_what_it_names(tmp_path: Path) ->
     precious, link = tmp_path / "precious", tmp_path / "socket"
     precious.touch()
     link.symlink_to(precious)
-    account.give(link, STRANGER)
+    runner_user.give(link, STRANGER)
     assert precious.stat().st_uid == 0
     assert link.lstat().st_uid == stranger().pw_uid

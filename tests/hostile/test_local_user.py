@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dataflowd import flow
-from dataflowd.embedded import postgres
+from dataflowd.host.embedded import postgres
 from tests.fix_daemon import daemons, eventually
 from tests.fix_postgres import reachable_directory
 from tests.processes import below
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_daemon import Daemon
 
 SOMEBODY = 65534

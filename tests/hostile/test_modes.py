@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from dataflowd.embedded import java, postgres
 from dataflowd.engine import command, runner
-from dataflowd.settings import Settings
+from dataflowd.host.embedded import java, postgres
+from dataflowd.host.settings import Settings
 from tests.fix_daemon import eventually
 from tests.fix_postgres import reachable_directory
 

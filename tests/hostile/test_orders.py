@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from psycopg import conninfo
 
-from dataflowd import environment, formats, gc, log, partition, paths, script
-from dataflowd.evidence import Evidence
-from dataflowd.faults import AttemptError
-from dataflowd.masking import printable
-from dataflowd.names import DATAID, NAME
-from dataflowd.order import Connection, Dataset, Order
+from dataflowd.flow import script_variables
+from dataflowd.host import allowed_hosts, allowed_roots, log
+from dataflowd.host.settings import Settings
+from dataflowd.model import formats
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.identifiers import DATAID, NAME
+from dataflowd.model.masking import printable
+from dataflowd.model.work_order import Connection, Dataset, Order
+from dataflowd.runner import script, split_source
 from dataflowd.runner.execute import execute
-from dataflowd.settings import Settings
-from dataflowd.tables import hosts
-from dataflowd.tables.place import table_of
-from dataflowd.testing import Recorded
+from dataflowd.runner.rehearsal import Recorded
+from dataflowd.storage import gc
+from dataflowd.storage.evidence import Evidence
+from dataflowd.storage.tables.place import table_of
 from tests.hostile import corpus
 
 if TYPE_CHECKING:
@@ -161,7 +164,7 @@ def test_no_location_leaves_the_roots(outside: Path) -> None:
             code = refused(prepared, root, change)
             if code not in {"INVALID_PATH", "INVALID_ORDER"}:
                 taken.append((location, code))
-        if not refused(paths.check, location, [str(root), "s3a://bucket/data"]):
+        if not refused(allowed_roots.check, location, [str(root), "s3a://bucket/data"]):
             taken.append((location, "paths.check"))
     assert taken == []
 
@@ -231,8 +234,8 @@ def test_a_path_that_the_disk_reads_in_one_way_only_is_allowed(outside: Path) ->
         "file:{root}/data",
         "file://{root}/data",
     ):
-        paths.check(location.replace("{root}", str(root)), [str(root)])
-    paths.check("s3a://bucket/data//x", ["s3a://bucket/data"])
+        allowed_roots.check(location.replace("{root}", str(root)), [str(root)])
+    allowed_roots.check("s3a://bucket/data//x", ["s3a://bucket/data"])
 
 
 def test_no_location_has_garbage_collected_elsewhere(outside: Path) -> None:
@@ -254,7 +257,7 @@ def test_a_link_among_the_data_that_leaves_the_root_is_refused(tmp_path: Path) -
 
 def test_a_split_follows_no_link_that_leaves_the_root(outside: Path) -> None:
     root = str(outside.parent / "root")
-    whole = partition.opened(
+    whole = split_source.opened(
         Dataset(name="raw", format="csv", location=root), ["id"], Settings(data_dir=outside.parent, root=root)
     )
     assert refused(whole.__enter__) == "INVALID_PATH"
@@ -323,7 +326,7 @@ def test_nothing_in_an_order_is_of_another_form_than_is_known(outside: Path) -> 
 
 def test_no_host_is_reached_that_is_not_allowed() -> None:
     for host in [*corpus.HOSTS, *corpus.TEXTS]:
-        assert not hosts.is_allowed(host, None, ["localhost", "db.example:5433"]) or not host, host
+        assert not allowed_hosts.is_allowed(host, None, ["localhost", "db.example:5433"]) or not host, host
         dataset = Dataset(
             name="raw", format="postgres", connection=Connection(hostname=host or "evil", tablename="t")
         )
@@ -352,13 +355,14 @@ def test_a_script_gets_every_value_as_it_is_and_nothing_is_executed(outside: Pat
     named = {text: "x" for text in values if len(text) < 1000}
     order = Order.parse(document(root, params=params, outputs={}))
     assert (
-        len({name for name in environment.variables(order) if not re.fullmatch(r"[A-Za-z0-9_]+", name)}) == 0
+        len({name for name in script_variables.variables(order) if not re.fullmatch(r"[A-Za-z0-9_]+", name)})
+        == 0
     )
     for name in named:
         odd = Order.parse(document(root, params={name: "x"}, outputs={}))
         added = (
-            environment.variables(odd).keys()
-            - environment.variables(Order.parse(document(root, outputs={}))).keys()
+            script_variables.variables(odd).keys()
+            - script_variables.variables(Order.parse(document(root, outputs={}))).keys()
         )
         assert all(re.fullmatch(r"param_[A-Za-z0-9_]*", each) for each in added), name
     env = _environment_of_script(order)
@@ -384,7 +388,7 @@ def _environment_of_script(order: Order) -> dict[str, str]:
     receive, send = os.pipe()
     try:
         done = subprocess.run(
-            [sys.executable, "-I", "-m", "dataflowd.script", str(given), str(send)],
+            [sys.executable, "-I", "-m", "dataflowd.runner.script", str(given), str(send)],
             pass_fds=(given, send), capture_output=True, check=True, timeout=60,
         )  # fmt: skip
     finally:

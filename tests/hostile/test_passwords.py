@@ -21,13 +21,13 @@ import pytest
 from adbc_driver_postgresql import dbapi
 from psycopg import conninfo
 
-from dataflowd import keyfile, output_filter, script, seal
-from dataflowd.errors import InvalidCredentialError
-from dataflowd.faults import AttemptError
-from dataflowd.order import Connection, Dataset
-from dataflowd.runner import secrets
-from dataflowd.tables import catalog
-from dataflowd.tables.place import table_of
+from dataflowd.host import keyfile, passwords, seal
+from dataflowd.model.errors import InvalidCredentialError
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.work_order import Connection, Dataset
+from dataflowd.runner import output_filter, script
+from dataflowd.storage.tables import catalog
+from dataflowd.storage.tables.place import table_of
 from tests.hostile.test_orders import document
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def listener() -> Iterator[Listener]:
 @contextmanager
 def key_offered(path: Path, monkeypatch: pytest.MonkeyPatch, **given: list[str]) -> Iterator[None]:
     keyfile.add(path / "key", [keyfile.line(KEY)])
-    monkeypatch.setattr(secrets, "_ring", [])
-    with secrets.offered(keyfile.KeySource(key_file=str(path / "key")), **given):
+    monkeypatch.setattr(passwords, "_ring", [])
+    with passwords.offered(keyfile.KeySource(key_file=str(path / "key")), **given):
         yield
 
 
@@ -176,7 +176,7 @@ def running(tmp_path: Path, key: seal.PrivateKey, text: str) -> Iterator[subproc
     os.lseek(given, 0, os.SEEK_SET)
     receive, send = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-I", "-m", "dataflowd.script", str(given), str(send)],
+        [sys.executable, "-I", "-m", "dataflowd.runner.script", str(given), str(send)],
         pass_fds=(given, send),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from dataflowd.embedded import java
 from dataflowd.engine.runner import Pending, Runner
-from dataflowd.order import Dataset, Order, Output
+from dataflowd.host.embedded import java
+from dataflowd.model.work_order import Dataset, Order, Output
 from dataflowd.runner import protection
 from tests.fix_cluster import _running, _says
 from tests.fix_daemon import free_port
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 PATIENCE_SECONDS = 240.0
 SECRET = "canary-of-the-cluster"  # noqa: S105 - looked for

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import pytest
 
-from dataflowd import supervise
-from dataflowd.embedded import java
-from dataflowd.engine.compose import environment
 from dataflowd.engine.runner import Pending, Runner
 from dataflowd.flow import load
-from dataflowd.order import Dataset, Order, Output
+from dataflowd.flow.compose import environment
+from dataflowd.host import supervise
+from dataflowd.host.embedded import java
+from dataflowd.model.work_order import Dataset, Order, Output
 from dataflowd.runner import protection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 PATIENCE_SECONDS = 180.0
 ANSWER_SECONDS = 10.0

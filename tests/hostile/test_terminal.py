@@ -14,12 +14,12 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from dataflowd import flow
-from dataflowd.ctl.output import JobOutput
+from dataflowd.cli.output import JobOutput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_world import World
 
 PATIENCE_SECONDS = 300.0  # until Spark has started on a busy machine

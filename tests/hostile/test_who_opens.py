@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import flow, keyfile, seal
+from dataflowd import flow
+from dataflowd.host import keyfile, seal
 from tests.fix_daemon import daemons, eventually
 from tests.fix_postgres import reachable_directory, run_program
 from tests.processes import require_python_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_daemon import Daemon, StartDaemon
 
 JOBS_USER = "nobody"

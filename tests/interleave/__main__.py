@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import sql
 
-from dataflowd import migrate
+from dataflowd.database import migrate
 from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
 from tests.interleave import cases
 from tests.interleave.play import Schedule, Tally, play, schedules_of

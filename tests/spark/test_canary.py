@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import flow, keyfile, seal
+from dataflowd import flow
+from dataflowd.host import keyfile, seal
 from tests.fix_daemon import daemons, eventually
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
 
 PASSWORD = "canary'P4ss/wörd"  # noqa: S105
@@ -60,7 +61,7 @@ MODULE = """
 from pathlib import Path
 from time import sleep
 from dataflowd import Context, job
-from dataflowd.runner.secrets import password_of
+from dataflowd.host.passwords import password_of
 
 @job
 def leak(ctx: Context) -> None:

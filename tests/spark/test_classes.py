@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import supervise
-from dataflowd.embedded import java
-from dataflowd.engine import classes
+from dataflowd.engine import class_archive
 from dataflowd.engine.runner import Runner
+from dataflowd.host import supervise
+from dataflowd.host.embedded import java
 from dataflowd.runner.session import JAVA_OPTIONS
 from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
-    from dataflowd.embedded.java import Java
-    from dataflowd.settings import Settings
+    from dataflowd.host.embedded.java import Java
+    from dataflowd.host.settings import Settings
 
 MAKING_SECONDS = 600.0  # it takes what time the other tests leave
 SPARK = {"spark.driver.memory": "512m"}
@@ -35,7 +35,7 @@ def _mapped(pid: int) -> str:
 async def _maps(settings: Settings, found: Java, reuse: int) -> str:
     """All that the processes of a runner have mapped when its Spark has started."""
     runner = Runner(("test",), reuse=reuse, slots=1)
-    spark = classes.applied(SPARK, classes.archive(settings, found))
+    spark = class_archive.applied(SPARK, class_archive.archive(settings, found))
     runner.start(settings, spark, java.environment(found))
     try:
         assert await runner.ready(), runner.how
@@ -49,10 +49,10 @@ async def test_every_runner_maps_the_archive_that_was_made(
     settings: Settings, found: Java, class_archives: Path | None
 ) -> None:
     shared = settings.model_copy(update={"class_archives": class_archives})
-    path = classes.archive(shared, found)
+    path = class_archive.archive(shared, found)
     if class_archives is None:
-        assert classes.applied(SPARK, path) == SPARK
-        await classes.make(shared, found)
+        assert class_archive.applied(SPARK, path) == SPARK
+        await class_archive.make(shared, found)
     eventually(path.exists, seconds=MAKING_SECONDS)
     assert list(path.parent.iterdir()) == [path]
     assert str(path) in await _maps(shared, found, reuse=2)
@@ -64,15 +64,15 @@ def test_archives_that_nobody_has_used_for_a_month_go(tmp_path: Path) -> None:
     for path in (used, unused):
         path.touch()
         os.utime(path, times=(0, 0))
-    classes.applied(SPARK, used)
-    classes._forget_unused(tmp_path)
+    class_archive.applied(SPARK, used)
+    class_archive._forget_unused(tmp_path)
     assert list(tmp_path.iterdir()) == [used]
 
 
 async def test_a_broken_archive_costs_nothing_but_the_time_it_would_have_saved(
     settings: Settings, found: Java
 ) -> None:
-    path = classes.archive(settings, found)
+    path = class_archive.archive(settings, found)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"nonsense" * 1000)
     assert str(path) not in await _maps(settings, found, reuse=2)
@@ -85,11 +85,11 @@ async def test_it_waits_for_a_quiet_moment_and_a_java_that_makes_none_leaves_not
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(classes, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr(classes, "QUIET_SECONDS", 0.02)
+    monkeypatch.setattr(class_archive, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(class_archive, "QUIET_SECONDS", 0.02)
     broken = java.Java(tmp_path / "nowhere", found.version, "setting")
     busy = iter([True, False, True, False, False])
-    await classes.learn(settings, broken, lambda: next(busy), lambda: 1)
+    await class_archive.learn(settings, broken, lambda: next(busy), lambda: 1)
     assert next(busy, None) is None
     said = capsys.readouterr()
     assert "classes.failed" in said.out + said.err
@@ -100,11 +100,11 @@ async def test_it_waits_for_a_quiet_moment_and_a_java_that_makes_none_leaves_not
 def test_another_java_or_spark_has_another_archive_and_the_flow_has_the_last_word(
     settings: Settings, found: Java
 ) -> None:
-    path = classes.archive(settings, found)
+    path = class_archive.archive(settings, found)
     assert path.parent == settings.data_dir / "classes"
-    assert path != classes.archive(settings, java.Java(found.home, "99", "PATH"))
+    assert path != class_archive.archive(settings, java.Java(found.home, "99", "PATH"))
     path.parent.mkdir(parents=True)
     path.touch()
-    options = classes.applied({JAVA_OPTIONS: "-Xss2m"}, path)[JAVA_OPTIONS]
+    options = class_archive.applied({JAVA_OPTIONS: "-Xss2m"}, path)[JAVA_OPTIONS]
     assert options.startswith(f"-XX:SharedArchiveFile={path} ")
     assert options.endswith(" -Xss2m")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd.embedded import postgres
+from dataflowd.host.embedded import postgres
 from tests.fix_daemon import eventually
 from tests.fix_postgres import reachable_directory
 

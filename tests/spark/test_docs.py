@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import dataflowd.flow
-from dataflowd.faults import AttemptError
+from dataflowd.model.faults import AttemptError
 from dataflowd.testing import run_job
 from tests import published, readme
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
 
 DOCS = readme.ROOT / "docs"

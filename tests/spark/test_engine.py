@@ -15,18 +15,18 @@ import anyio
 import pytest
 
 import dataflowd.flow
-from dataflowd.attempt import Attempt
-from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine, log_path
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import IS_STARTING, PROBE_AFTER_SECONDS, SparkEngine
+from dataflowd.flow.loaded import Declared
+from dataflowd.model.attempt import Attempt
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from dataflowd.attempt import Result
     from dataflowd.engine.runner import Runner
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Result
     from tests.fix_world import World
 
 FLOW = """

@@ -19,20 +19,20 @@ from psycopg.types.json import Jsonb
 from pyarrow import parquet
 
 import dataflowd.flow
-from dataflowd.attempt import Attempt
-from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
+from dataflowd.flow.loaded import Declared
+from dataflowd.model.attempt import Attempt
 from tests.e2e.ctl_flow import ok
 from tests.processes import children_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from dataflowd.attempt import Result
     from dataflowd.engine.runner import Runner
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Result
     from tests.fix_postgres import RunCtl
     from tests.fix_world import Daemon, World
 

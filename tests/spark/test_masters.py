@@ -14,7 +14,7 @@ from tests.fix_daemon import daemons, eventually
 if TYPE_CHECKING:
     import psycopg
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 __all__ = ["cluster"]
 

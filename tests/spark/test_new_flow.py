@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd.errors import EXIT
+from dataflowd.model.errors import EXIT
 from tests.fix_postgres import run_program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 BIN = Path(sys.executable).parent
 PATIENCE_SECONDS = 1500

@@ -14,11 +14,11 @@ import pytest
 from pyarrow import parquet
 from pyspark.errors import AnalysisException
 
-from dataflowd import fixedpath
-from dataflowd.order import Chunk, Dataset, Input, Order, Output
-from dataflowd.places import ATTEMPTS
+from dataflowd.model.location import ATTEMPTS
+from dataflowd.model.work_order import Chunk, Dataset, Input, Order, Output
 from dataflowd.runner.execute import execute
-from dataflowd.testing import Recorded
+from dataflowd.runner.rehearsal import Recorded
+from dataflowd.storage import fixed_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -92,9 +92,9 @@ def test_a_plain_read_of_fixed_paths_is_what_is_published(spark: SparkSession, t
     place = tmp_path / "out"
     for dataid, attempt, rows in (("d1", 1, 3), ("d1", 2, 4), ("d2", 3, 5)):
         location = make(spark, tmp_path, dataid, attempt, rows, f"{place}/{ATTEMPTS}")
-        held = fixedpath.lock(str(place), dataid)
+        held = fixed_path.lock(str(place), dataid)
         assert held is not None
-        assert fixedpath.turn(str(place), dataid, location)
+        assert fixed_path.turn(str(place), dataid, location)
         os.close(held)
     make(spark, tmp_path, "d2", 4, 6, f"{place}/{ATTEMPTS}")  # not published yet, or never
     found = spark.read.parquet(str(place))

@@ -12,16 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from dataflowd import partition
-from dataflowd.errors import EXIT
-from dataflowd.order import Batch, Chunk, Dataset
-from dataflowd.partition import Split
-from dataflowd.sdk import batches
-from dataflowd.splitting import FileSource
-from dataflowd.tables import catalog, reading
-from dataflowd.tables.place import table_of
-from dataflowd.tables.slices import Conditions
-from dataflowd.tables.splitting import TableSource
+from dataflowd.model.errors import EXIT
+from dataflowd.model.work_order import Batch, Chunk, Dataset
+from dataflowd.storage.partition import batches, plan
+from dataflowd.storage.partition.files import FileSource
+from dataflowd.storage.partition.plan import Split
+from dataflowd.storage.partition.table import TableSource
+from dataflowd.storage.tables import catalog, reading
+from dataflowd.storage.tables.place import table_of
+from dataflowd.storage.tables.slices import Conditions
 from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from tests.fix_postgres import RunCtl, Server
     from tests.fix_tables import Warehouse
 
-SPLITS: list[tuple[partition.Kind, int]] = [("size", 3), ("size", 1000), ("every", 4), ("count", 3)]
+SPLITS: list[tuple[plan.Kind, int]] = [("size", 3), ("size", 1000), ("every", 4), ("count", 3)]
 # Gaps, duplicates (also across a boundary), no key at all, quotes, what sorts differently as text.
 ROWS = [
     *(
@@ -53,7 +52,7 @@ OTHER_SESSIONS = """
 
 def split_table(warehouse: Warehouse, dataset: Dataset, split: Split) -> list[dict[str, Any]]:
     with catalog.connection(table_of(dataset, [warehouse.host])) as opened:
-        return partition.batches(TableSource(opened, dataset, split.columns, [warehouse.host]), split)
+        return plan.batches(TableSource(opened, dataset, split.columns, [warehouse.host]), split)
 
 
 def rows_of(warehouse: Warehouse, dataset: Dataset, split: Split, bounds: dict[str, Any]) -> list[Any]:
@@ -98,7 +97,7 @@ def assert_whole(
 @pytest.mark.parametrize(("kind", "size"), SPLITS)
 @pytest.mark.parametrize("columns", [("id",), ("name",), ("name", "id"), ("day", "name")])
 def test_the_batches_of_a_table_are_the_table(
-    warehouse: Warehouse, kind: partition.Kind, size: int, columns: tuple[str, ...]
+    warehouse: Warehouse, kind: plan.Kind, size: int, columns: tuple[str, ...]
 ) -> None:
     assert_whole(warehouse, fill(warehouse, ROWS), Split("p", columns, kind, size), ROWS)
 
@@ -124,7 +123,7 @@ def test_whatever_the_rows_nothing_is_lost_and_nothing_doubled(
     warehouse: Warehouse,
     rows: list[tuple[Any, ...]],
     columns: tuple[str, ...],
-    kind: partition.Kind,
+    kind: plan.Kind,
     size: int,
 ) -> None:
     assert_whole(warehouse, fill(warehouse, rows), Split("p", columns, kind, size), rows)
@@ -212,12 +211,12 @@ def test_spark_reads_ranges_in_parallel_parts_and_what_is_ranked_in_one(
 
 @pytest.mark.parametrize(("kind", "size"), SPLITS)
 def test_the_batches_of_files_are_the_files(
-    spark: SparkSession, tmp_path: Path, kind: partition.Kind, size: int
+    spark: SparkSession, tmp_path: Path, kind: plan.Kind, size: int
 ) -> None:
     location = str(tmp_path / "source")
     spark.createDataFrame(ROWS, "id int, name string, day date").coalesce(1).write.parquet(location)
     dataset, split = Dataset(name="source", location=location), Split("p", ("name", "id"), kind, size)
-    made = partition.batches(FileSource(spark, dataset, location, split.columns), split)
+    made = plan.batches(FileSource(spark, dataset, location, split.columns), split)
     found: Counter[Any] = Counter()
     for batch in made:
         chunk = Chunk(dataid=batch["dataid"], batch=Batch(columns=split.columns, bounds=batch["bounds"]))
@@ -237,7 +236,7 @@ def test_the_batches_of_csv_files_are_the_files_and_an_empty_source_has_none(
     split = Split("p", ("name",), "size", 2)
     (location / "a.csv").write_text("1,b\n2,a\n3,c\n3,c\n4,c\n")
     (location / "b.csv").write_text("7,\n5,ä\n")
-    assert partition.batches(FileSource(spark, dataset, str(location), split.columns), split) == [
+    assert plan.batches(FileSource(spark, dataset, str(location), split.columns), split) == [
         {"dataid": "p.1", "bounds": {"low": None, "high": ["c"]}, "items": 2},
         {"dataid": "p.2", "bounds": {"low": ["c"], "high": None}, "items": 4},
         {"dataid": "p.null", "bounds": {"null": True}, "items": 1},
@@ -246,7 +245,7 @@ def test_the_batches_of_csv_files_are_the_files_and_an_empty_source_has_none(
         file.write_text("")
     for kind in ("size", "every", "count"):
         empty = Split("p", ("name",), kind, 2)
-        assert partition.batches(FileSource(spark, dataset, str(location), ("name",)), empty) == []
+        assert plan.batches(FileSource(spark, dataset, str(location), ("name",)), empty) == []
 
 
 def test_a_batch_of_parquet_reads_only_files_whose_statistics_reach_into_it(
@@ -258,7 +257,7 @@ def test_a_batch_of_parquet_reads_only_files_whose_statistics_reach_into_it(
     dataset = Dataset(name="source", location=location)
     for columns in (("id",), ("region", "id")):
         split = Split("p", columns, "size", 5000)
-        made = partition.batches(FileSource(spark, dataset, location, columns), split)
+        made = plan.batches(FileSource(spark, dataset, location, columns), split)
         assert len(made) == 8
         chunk = Chunk(dataid="x", batch=Batch(columns=columns, bounds=made[3]["bounds"]))
         frame = batches.chosen(spark.read.parquet(location), [chunk])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
     from pyspark.sql import SparkSession
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 TITLE = "Write your first job"
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dataflowd import Context, node
-from dataflowd.faults import AttemptError
 from dataflowd.flow.model import Dataset
+from dataflowd.model.faults import AttemptError
 from dataflowd.testing import run_job
 
 if TYPE_CHECKING:

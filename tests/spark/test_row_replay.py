@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dataflowd import Context, job, node
-from dataflowd.order import Chunk, Dataset, Input, Order, Output, Replay
+from dataflowd.model.work_order import Chunk, Dataset, Input, Order, Output, Replay
 from dataflowd.runner.execute import execute
-from dataflowd.testing import Recorded
+from dataflowd.runner.rehearsal import Recorded
 
 if TYPE_CHECKING:
     from pathlib import Path

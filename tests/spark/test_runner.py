@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dataflowd import formats
-from dataflowd.formats import files
-from dataflowd.order import Chunk, Dataset, Input, Order, Output
+from dataflowd.model import formats
+from dataflowd.model.work_order import Chunk, Dataset, Input, Order, Output
 from dataflowd.runner import wire
 from dataflowd.runner.execute import STEPS, execute
-from dataflowd.testing import Recorded
+from dataflowd.runner.rehearsal import Recorded
+from dataflowd.storage import files
 from tests.hostile import corpus
 
 if TYPE_CHECKING:

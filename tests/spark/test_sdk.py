@@ -13,13 +13,15 @@ from pydantic import BaseModel
 from pyspark.sql import functions
 
 import dataflowd.flow
-from dataflowd import Context, checks, job, jobs, node
-from dataflowd.ctl import records
-from dataflowd.faults import AttemptError
+from dataflowd import Context, job, node
+from dataflowd.cli import quarantine_file as records
 from dataflowd.flow.model import Dataset
-from dataflowd.runner import afterwards, jobcode
-from dataflowd.sdk import quarantine as sieves
-from dataflowd.settings import Settings
+from dataflowd.host.settings import Settings
+from dataflowd.model.faults import AttemptError
+from dataflowd.runner import file_checks, jobcode
+from dataflowd.sdk import _quarantine as sieves
+from dataflowd.sdk import jobs
+from dataflowd.storage import checks
 from dataflowd.testing import Ran, run_job
 
 if TYPE_CHECKING:
@@ -324,7 +326,7 @@ def test_what_files_tell_of_their_columns_is_what_all_rows_would(
         looked.append("rows")
         return stored
 
-    assert afterwards.is_broken(spark, of_all_kinds, stored.schema, compiled, rows) is broken
+    assert file_checks.is_broken(spark, of_all_kinds, stored.schema, compiled, rows) is broken
     assert bool(stored.where(checks.any_broken(compiled)).count()) is broken
     assert bool(looked) is (by == "rows")
 
@@ -393,7 +395,7 @@ def test_large_and_small_chunks_agree_on_what_is_unique(
         "*", "date_add(DATE '2026-01-01', CAST(id AS int)) AS day", "id / 3 AS share"
     )
     for small in (0, 10**9):
-        monkeypatch.setattr("dataflowd.formats.files.SMALL_BYTES", small)
+        monkeypatch.setattr("dataflowd.storage.files.SMALL_BYTES", small)
         with pytest.raises(AttemptError, match=f"observed {surplus} rows too many"):
             run_job(
                 forward, spark, {"numbers": many}, ["out"], datasets={"out": dataset("out", checks=declared)}
@@ -483,7 +485,7 @@ def test_a_look_at_what_was_written_sees_the_columns_that_were_written(
 def test_files_that_this_host_does_not_hold_are_listed_and_counted_by_spark(
     spark: SparkSession, numbers: DataFrame, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dataflowd.paths.local", lambda _location: None)
+    monkeypatch.setattr("dataflowd.host.allowed_roots.local", lambda _location: None)
     declared = {
         "out": dataset("out", format=kind, checks={"unique": {"columns": ["id"], "severity": "error"}})
     }

@@ -13,14 +13,15 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc, parquet
 
-from dataflowd import jobs
-from dataflowd.faults import AttemptError
 from dataflowd.flow.model import Dataset as Declared
-from dataflowd.formats import files, stored_columns
-from dataflowd.order import Chunk, Dataset, Input, Order, Output
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.work_order import Chunk, Dataset, Input, Order, Output
 from dataflowd.runner.execute import execute
-from dataflowd.splitting import FileSource
-from dataflowd.testing import Recorded, run_job
+from dataflowd.runner.rehearsal import Recorded
+from dataflowd.sdk import jobs
+from dataflowd.storage import files, stored_columns
+from dataflowd.storage.partition.files import FileSource
+from dataflowd.testing import run_job
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,16 +13,16 @@ import pytest
 from psycopg.types.json import Jsonb
 
 import dataflowd.flow
-from dataflowd.attempt import Attempt, Result
-from dataflowd.declared import Declared
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
+from dataflowd.flow.loaded import Declared
+from dataflowd.model.attempt import Attempt, Result
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_tables import Warehouse
     from tests.fix_world import Daemon, World
 

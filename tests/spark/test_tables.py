@@ -12,18 +12,17 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from dataflowd import keyfile, seal
-from dataflowd.errors import EXIT
-from dataflowd.evidence import Evidence
-from dataflowd.faults import AttemptError
-from dataflowd.order import Chunk, Dataset, Input, Output
-from dataflowd.runner import secrets
+from dataflowd.host import keyfile, passwords, seal
+from dataflowd.model.errors import EXIT
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.work_order import Chunk, Dataset, Input, Output
 from dataflowd.runner.execute import execute, prepare
+from dataflowd.runner.rehearsal import Recorded
 from dataflowd.sdk.context import Context
-from dataflowd.tables import catalog, ledger, reading, writing
-from dataflowd.tables.place import table_of
-from dataflowd.tables.splitting import TableSource
-from dataflowd.testing import Recorded
+from dataflowd.storage.evidence import Evidence
+from dataflowd.storage.partition.table import TableSource
+from dataflowd.storage.tables import catalog, ledger, reading, writing
+from dataflowd.storage.tables.place import table_of
 from tests.fix_tables import DAY, PASSWORD, ROLE
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from dataflowd.order import Order
+    from dataflowd.model.work_order import Order
     from tests.fix_postgres import RunCtl, Server
     from tests.fix_tables import Warehouse
     from tests.fix_world import World
@@ -306,9 +305,9 @@ def test_a_password_opens_the_door_and_is_seen_by_the_server_alone(
 ) -> None:
     warehouse, key = locked_warehouse, seal.generate(seal.PLAIN)
     keyfile.add(tmp_path / "key", [keyfile.line(key)])
-    for name, value in secrets.offer(keyfile.KeySource(key_file=str(tmp_path / "key"))).items():
+    for name, value in passwords.offer(keyfile.KeySource(key_file=str(tmp_path / "key"))).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(secrets, "_ring", [])
+    monkeypatch.setattr(passwords, "_ring", [])
     plain = warehouse.dataset("out", options={**BY_DAY, "partitions": 2, "partition_column": "id"})
     login = replace(plain.connection, username=ROLE)
     bound = seal.Binding("out", login.username, login.hostname, login.database, login.port)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import dataflowd.flow
-from dataflowd.errors import EXIT
-from dataflowd.leftovers import TRIAL
-from dataflowd.order import Trial
-from dataflowd.sdk.sample import sampled
-from dataflowd.supervise import started_at
+from dataflowd.host.scratch import TRIAL
+from dataflowd.host.supervise import started_at
+from dataflowd.model.errors import EXIT
+from dataflowd.model.work_order import Trial
+from dataflowd.sdk._sample import sampled
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import eventually
 from tests.fix_tables import PASSWORD
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
     from tests.fix_tables import Warehouse
     from tests.fix_world import World

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from dataflowd import db
+from dataflowd.database import db
 
 if TYPE_CHECKING:
     from tests.fix_world import World

@@ -11,15 +11,15 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from dataflowd import db
-from dataflowd.errors import EXIT, NotAllowedError
+from dataflowd.database import db
 from dataflowd.flow import Change, FlowMistakesError, apply, conflicts, load, plan
+from dataflowd.model.errors import EXIT, NotAllowedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dataflowd.flow import Flow
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
 
 FLOWS = Path(__file__).parent.parent / "unit" / "flows"

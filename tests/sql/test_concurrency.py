@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, LiteralString
 import psycopg
 import pytest
 
-from dataflowd import db
+from dataflowd.database import db
 
 if TYPE_CHECKING:
     from tests.fix_world import Daemon, World

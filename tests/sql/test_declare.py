@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_world import World
 
 RAW: LiteralString = "SELECT dataflow.declare_dataset('raw', 'csv', '/data/raw/{dataid}.csv')"

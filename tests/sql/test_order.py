@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-from dataflowd.order import Dataset
+from dataflowd.model.work_order import Dataset
 
 if TYPE_CHECKING:
     from tests.fix_world import Attempt, World

@@ -10,7 +10,7 @@ from psycopg import sql
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from dataflowd.order import attempt_location
+from dataflowd.model.work_order import attempt_location
 
 if TYPE_CHECKING:
     from tests.fix_world import World

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from dataflowd import db
+from dataflowd.database import db
 from tests.fix_postgres import Server, database
 from tests.fix_world import Daemon, World
 

@@ -10,7 +10,7 @@ import pytest
 from tests.fix_postgres import run_program
 
 if TYPE_CHECKING:
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
     from tests.fix_postgres import Server
     from tests.fix_world import World
 

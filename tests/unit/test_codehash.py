@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dataflowd import codehash
-from dataflowd.module_parts import dumped
+from dataflowd.flow import codehash
+from dataflowd.flow.module_parts import dumped
 
 EVERY_SYNTAX = "bc5b421d7179c13a58b2369ccbba8f3d88a78e63400e6f3746316e917c72159f"
 JOBS = "import rates\nfrom tools import texts\n\ndef clean(ctx):\n    return rates.of(ctx) + 1\n"

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from dataflowd.demo import frame
-from dataflowd.demo.frame import ABSENT, Bar, Chunks, Moment, Note
-from dataflowd.demo.place import MARK
-from dataflowd.demo.story import FEWEST_DAYS, WHOLE_MONTH, Month
-from dataflowd.errors import EXIT
+from dataflowd.cli.demo import frame
+from dataflowd.cli.demo.frame import ABSENT, Bar, Chunks, Moment, Note
+from dataflowd.cli.demo.place import MARK
+from dataflowd.cli.demo.story import FEWEST_DAYS, WHOLE_MONTH, Month
+from dataflowd.model.errors import EXIT
 from tests.fix_postgres import run_program
 
 DAYS = ["R", "F", "s", ABSENT, "?", "H"]
@@ -92,8 +92,8 @@ def test_in_a_pipe_a_moment_is_one_line() -> None:
 
 ON_A_TERMINAL = """
 import dataclasses
-from dataflowd.ctl.show import folded
-from dataflowd.demo.screen import Screen
+from dataflowd.cli.show import folded
+from dataflowd.cli.demo.screen import Screen
 from tests.unit.test_demo import MOMENT
 print("| " + folded("word " * 40, taken=2, indent=4))
 with Screen() as screen:

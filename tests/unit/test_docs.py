@@ -14,9 +14,11 @@ import pglast
 import pytest
 import typer
 
-from dataflowd import order, sqlfiles, testing
-from dataflowd.ctl.app import app
+from dataflowd import testing
+from dataflowd.cli.app import app
 from dataflowd.flow import checks
+from dataflowd.host import sqlfiles
+from dataflowd.model import work_order
 from dataflowd.sdk.context import Context, Log, Node
 from tests import readme
 from tests.readme import README, ROOT
@@ -117,7 +119,15 @@ def test_every_public_member_of_the_context_is_on_its_page_with_its_signature() 
 
 @pytest.mark.parametrize(
     "kind",
-    [order.Input, order.Output, order.Chunk, order.Dataset, order.Connection, Node, testing.Ran],
+    [
+        work_order.Input,
+        work_order.Output,
+        work_order.Chunk,
+        work_order.Dataset,
+        work_order.Connection,
+        Node,
+        testing.Ran,
+    ],
     ids=lambda kind: kind.__name__,
 )
 def test_every_public_attribute_of_what_the_context_gives_is_on_its_page(kind: type) -> None:

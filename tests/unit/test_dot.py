@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dataflowd.ctl.dot import graph, quoted
+from dataflowd.cli.dot import graph, quoted
 
 # The part of DOT that is written here, as the grammar on graphviz.org has it.
 ID = r'(?:[A-Za-z_]+|"(?:[^"\\\n]|\\.)*")'

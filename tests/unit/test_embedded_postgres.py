@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from dataflowd.embedded import account, postgres
-from dataflowd.errors import EXIT, EmbeddedError
+from dataflowd.host.embedded import account, postgres
+from dataflowd.model.errors import EXIT, EmbeddedError
 from tests.fix_postgres import reachable_directory, run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 IS_ROOT = os.geteuid() == 0
-START = "import pathlib, sys; from dataflowd.embedded import postgres; print(postgres.ensure_running(pathlib.Path(sys.argv[1])))"
+START = "import pathlib, sys; from dataflowd.host.embedded import postgres; print(postgres.ensure_running(pathlib.Path(sys.argv[1])))"
 WAIT_SECONDS = 60
 
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="about what root does")

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflowd import environment, script
 from dataflowd.engine.report import LINE_BYTES, Reader, Report
-from dataflowd.faults import AttemptError
-from dataflowd.order import Chunk, Connection, Dataset, Input, Order, Output
-from dataflowd.output_filter import Recogniser
+from dataflowd.flow import script_variables
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.work_order import Chunk, Connection, Dataset, Input, Order, Output
+from dataflowd.runner import script
+from dataflowd.runner.output_filter import Recogniser
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,20 +41,20 @@ def order(*datasets: str, outputs: tuple[str, ...] = ("out",), **params: Any) ->
 
 
 def test_an_input_of_several_chunks_has_one_a_line() -> None:
-    found = environment.variables(order("raw"))
+    found = script_variables.variables(order("raw"))
     assert (found["raw_location"], found["raw_dataid"]) == ("/r/d0\n/r/d1", "d0\nd1")
     assert (found["out_location"], found["out_itemtype"]) == ("/r/out/.attempts/dataid=d1/attempt=7", "OUT")
 
 
 def test_a_dataset_that_is_read_and_written_has_both_places() -> None:
-    found = environment.variables(order("out"))
+    found = script_variables.variables(order("out"))
     assert (found["out_itemtype"], found["out_location"]) == ("OUT", "/r/out/.attempts/dataid=d1/attempt=7")
     assert (found["out_in_location"], found["out_in_dataid"]) == ("/r/d0\n/r/d1", "d0\nd1")
 
 
 def test_two_names_that_would_become_one_variable_are_refused() -> None:
     with pytest.raises(AttemptError, match="a_b_datasetid would stand for two things"):
-        environment.variables(order("a.b", "a-b"))
+        script_variables.variables(order("a.b", "a-b"))
 
 
 @given(
@@ -61,7 +62,9 @@ def test_two_names_that_would_become_one_variable_are_refused() -> None:
 )
 def test_a_variable_has_a_name_that_every_shell_knows(params: dict[str, Any]) -> None:
     try:
-        found = environment.variables(order("raw", **{f"p{name}": value for name, value in params.items()}))
+        found = script_variables.variables(
+            order("raw", **{f"p{name}": value for name, value in params.items()})
+        )
     except AttemptError:
         return
     assert all(name.isascii() and name.replace("_", "a").isalnum() for name in found)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataflowd.evidence import LISTED, STORED_CHARACTERS, Evidence, bounded
-from dataflowd.found import Found
-from dataflowd.order import Chunk, Dataset, Input, Order, Output
+from dataflowd.model.work_order import Chunk, Dataset, Input, Order, Output
+from dataflowd.storage.evidence import LISTED, STORED_CHARACTERS, Evidence, bounded
+from dataflowd.storage.found import Found
 
 ORDER = Order(
     attempt=7,

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from dataflowd.errors import InvalidFlowError
 from dataflowd.flow import Flow, FlowMistakesError, load
 from dataflowd.flow.source import Key, locate
-from dataflowd.settings import Settings
+from dataflowd.host.settings import Settings
+from dataflowd.model.errors import InvalidFlowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -565,7 +565,7 @@ def test_an_installed_module_and_a_package_beside_the_flow_are_found(
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit('executed')\n")
     (package / "load.py").write_text("try:\n    from x import run\nexcept ImportError:\n    def run(): ...\n")
-    for reference in ("etl.load:run", "dataflowd.nearest:did_you_mean", "json.decoder:JSONDecoder"):
+    for reference in ("etl.load:run", "dataflowd.model.suggest:did_you_mean", "json.decoder:JSONDecoder"):
         assert (
             load_text(HEAD + JOB.replace('command = ["true"]', f"python = '{reference}'")).jobs["j"].code
             == reference

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from dataflowd import formats
-from dataflowd.faults import AttemptError
+from dataflowd.model import formats
+from dataflowd.model.faults import AttemptError
 
 
 def test_one_table_of_options_serves_reading_and_writing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from dataflowd import found
+from dataflowd.storage import found
 
 if TYPE_CHECKING:
     from pathlib import Path

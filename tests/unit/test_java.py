@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd.embedded import java
-from dataflowd.errors import EmbeddedError
-from dataflowd.settings import Settings
+from dataflowd.host.embedded import java
+from dataflowd.host.settings import Settings
+from dataflowd.model.errors import EmbeddedError
 
 if TYPE_CHECKING:
     from pathlib import Path

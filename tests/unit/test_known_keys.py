@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd.errors import InvalidCredentialError
-from dataflowd.known_keys import KnownKeys
+from dataflowd.host.known_keys import KnownKeys
+from dataflowd.model.errors import InvalidCredentialError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 import structlog
 
-from dataflowd import log
-from dataflowd.settings import Settings
+from dataflowd.host import log
+from dataflowd.host.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import doctor
+from dataflowd.cli.doctor import checks
 from dataflowd.engine import submit
 from dataflowd.engine.runner import _command
-from dataflowd.errors import NotAllowedError
+from dataflowd.host.settings import Settings
+from dataflowd.model.errors import NotAllowedError
 from dataflowd.runner import session
-from dataflowd.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +105,7 @@ def test_a_connect_server_takes_only_scripts_in_python() -> None:
 
 def test_a_client_of_a_connect_server_needs_no_java(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path, master="sc://spark.example", java_home=tmp_path / "none")
-    found = [(finding.check, finding.state) for finding in doctor._java_and_spark(settings, spark=True)]
+    found = [(finding.check, finding.state) for finding in checks._java_and_spark(settings, spark=True)]
     assert found == [("java", "skipped"), ("spark", "skipped")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import memory
+from dataflowd.host import memory
 
 if TYPE_CHECKING:
     from pathlib import Path

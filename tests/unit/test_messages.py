@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from dataflowd import sqlfiles
+from dataflowd.host import sqlfiles
 from tests.messages import Message, collected
 
 MESSAGES = collected()
@@ -15,9 +15,9 @@ LEAST = 500  # a collector that finds nothing would find nothing wrong
 # Where there is nothing to type, or the text comes from elsewhere with its remedy.
 WITHOUT_REMEDY = {
     "sql/functions/declare.sql RAISE": "each caller gives the remedy",
-    "dataflowd/ctl/aside.py AttemptError": "what the process that becomes the command has said, remedy and all",
+    "dataflowd/cli/aside.py AttemptError": "what the process that becomes the command has said, remedy and all",
     "dataflowd/engine/command.py AttemptError": "what the process that becomes the script has said, remedy and all",
-    "dataflowd/formats/foreign_types.py ForeignTypeError": "caught, and told with a remedy",
+    "dataflowd/storage/foreign_types.py ForeignTypeError": "caught, and told with a remedy",
     "dataflowd/runner/explain.py AttemptError": "a cancelled attempt: its chunk says who did it",
     "sql/functions/apply.sql RAISE": "the remedy is the conflict's",
     "sql/functions/mapping.sql RAISE": "the remedy is the mapping's fault in words",
@@ -65,7 +65,7 @@ def test_whoever_says_what_is_wrong_says_what_to_do() -> None:
 
 
 def test_one_thing_is_not_many() -> None:
-    """Numbers come with dataflowd.plural, in SQL with dataflow._counted: never `1 runs`."""
+    """Numbers come with dataflowd.model.plural, in SQL with dataflow._counted: never `1 runs`."""
     assert [
         str(message)
         for message in MESSAGES

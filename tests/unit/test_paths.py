@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import paths
-from dataflowd.faults import AttemptError
-from dataflowd.order import attempt_location
+from dataflowd.host import allowed_roots
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.work_order import attempt_location
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_a_location_under_a_root_is_allowed_whether_or_not_it_exists(tmp_path: Path) -> None:
-    paths.check(f"{tmp_path}/orders/dataid=1", [str(tmp_path)])
-    paths.check(f"file://{tmp_path}/orders", [str(tmp_path)])
+    allowed_roots.check(f"{tmp_path}/orders/dataid=1", [str(tmp_path)])
+    allowed_roots.check(f"file://{tmp_path}/orders", [str(tmp_path)])
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_location_under_a_root_is_allowed_whether_or_not_it_exists(tmp_path: P
 )
 def test_what_is_not_under_a_root_is_refused(tmp_path: Path, location: str) -> None:
     with pytest.raises(AttemptError) as refused:
-        paths.check(location.format(root=tmp_path), [str(tmp_path)])
+        allowed_roots.check(location.format(root=tmp_path), [str(tmp_path)])
     assert refused.value.code == "INVALID_PATH"
     assert refused.value.retry is False
 
@@ -43,17 +43,17 @@ def test_a_link_that_leaves_the_root_is_refused(tmp_path: Path) -> None:
     outside.mkdir()
     (root / "orders").symlink_to(outside)
     with pytest.raises(AttemptError, match="leads by a link to"):
-        paths.check(f"{root}/orders/dataid=1", [str(root)])
+        allowed_roots.check(f"{root}/orders/dataid=1", [str(root)])
 
 
 def test_a_root_that_is_itself_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "root").symlink_to(tmp_path / "disk")
-    paths.check(f"{tmp_path}/root/orders", [f"{tmp_path}/root"])
+    allowed_roots.check(f"{tmp_path}/root/orders", [f"{tmp_path}/root"])
 
 
 def test_a_bucket_is_allowed_by_its_own_root(tmp_path: Path) -> None:
-    paths.check("s3a://bucket/orders/1", [str(tmp_path), "s3a://bucket/orders"])
+    allowed_roots.check("s3a://bucket/orders/1", [str(tmp_path), "s3a://bucket/orders"])
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_every_attempt_has_a_directory_of_its_own(location: str, roots: list[str
 
 
 def test_a_directory_that_cannot_be_made_is_named_before_any_code_runs(tmp_path: Path) -> None:
-    paths.require_writable(f"{tmp_path}/a/b/c")
-    paths.require_writable("s3a://bucket/a")
+    allowed_roots.require_writable(f"{tmp_path}/a/b/c")
+    allowed_roots.require_writable("s3a://bucket/a")
     (tmp_path / "file").touch()
     with pytest.raises(AttemptError, match=r"may not write to .*/file"):
-        paths.require_writable(f"{tmp_path}/file/a")
+        allowed_roots.require_writable(f"{tmp_path}/file/a")

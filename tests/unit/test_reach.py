@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import codehash, reach
+from dataflowd.flow import codehash, reach
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 
-from dataflowd.errors import EXIT
-from dataflowd.http.metrics import Metrics
-from dataflowd.settings import Settings
+from dataflowd.daemon.metrics import Metrics
+from dataflowd.host.settings import Settings
+from dataflowd.model.errors import EXIT
 from tests.bench import gather
 from tests.readme import README, REFERENCE, ROOT
 

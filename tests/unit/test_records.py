@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dataflowd.ctl import records
-from dataflowd.errors import NotAllowedError
+from dataflowd.cli import quarantine_file
+from dataflowd.model.errors import NotAllowedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,17 +27,17 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def decided(content: str, form: records.Format) -> list[dict[str, Any]]:
-    return records.resolutions(records.parsed(content, form), ROWS)
+def decided(content: str, form: quarantine_file.Format) -> list[dict[str, Any]]:
+    return quarantine_file.resolutions(quarantine_file.parsed(content, form), ROWS)
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
-def test_an_export_that_nobody_touched_decides_nothing(form: records.Format) -> None:
-    assert decided(records.text(ROWS, form), form) == []
+def test_an_export_that_nobody_touched_decides_nothing(form: quarantine_file.Format) -> None:
+    assert decided(quarantine_file.text(ROWS, form), form) == []
 
 
 def test_a_repair_in_csv_is_the_cells_that_changed_and_an_emptied_one_is_null() -> None:
-    content = records.text(ROWS[:1], "csv").replace(",no amount,,,", ",no amount,repair,,")
+    content = quarantine_file.text(ROWS[:1], "csv").replace(",no amount,,,", ",no amount,repair,,")
     assert '""no"",\nthen ü' in content
     repaired = content.replace(",-2.5,", ",2.5,")
     [only] = decided(repaired, "csv")
@@ -47,7 +47,7 @@ def test_a_repair_in_csv_is_the_cells_that_changed_and_an_emptied_one_is_null() 
 
 
 def test_a_record_that_could_not_be_parsed_is_replaced_by_an_object() -> None:
-    content = records.text(ROWS[1:], "json").replace('"action": ""', '"action": "repair"')
+    content = quarantine_file.text(ROWS[1:], "json").replace('"action": ""', '"action": "repair"')
     with pytest.raises(NotAllowedError, match="line 1 repairs a text"):
         decided(content, "json")
     [only] = decided(content.replace('"1;2;3"', '{"id": 2, "amount": 3}'), "json")
@@ -64,9 +64,9 @@ PARSED: dict[str, Any] = {
 }
 
 
-def edited(form: records.Format, record: Mapping[str, Any], **cells: str) -> list[dict[str, Any]]:
+def edited(form: quarantine_file.Format, record: Mapping[str, Any], **cells: str) -> list[dict[str, Any]]:
     """The export of a record with cells filled in, as it is taken back."""
-    content = records.text([record], form)
+    content = quarantine_file.text([record], form)
     if form == "csv":
         reader = csv.DictReader(io.StringIO(content))
         [line] = reader
@@ -80,12 +80,15 @@ def edited(form: records.Format, record: Mapping[str, Any], **cells: str) -> lis
     else:
         line = json.loads(content)
         content = json.dumps(line | {"record": line["record"] | cells, "action": "repair"})
-    return [one["resolution"] for one in records.resolutions(records.parsed(content, form), [record])]
+    return [
+        one["resolution"]
+        for one in quarantine_file.resolutions(quarantine_file.parsed(content, form), [record])
+    ]
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
-def test_a_line_that_could_not_be_parsed_has_columns_to_fill_in(form: records.Format) -> None:
-    content = records.text([PARSED], form)
+def test_a_line_that_could_not_be_parsed_has_columns_to_fill_in(form: quarantine_file.Format) -> None:
+    content = quarantine_file.text([PARSED], form)
     assert "does not fit the schema of raw; fill in amount" in content
     assert "4,eve,xx" in content
     assert edited(form, PARSED, amount="5.5") == [{"repaired": {"amount": "5.5"}}]
@@ -95,21 +98,21 @@ def test_a_line_that_could_not_be_parsed_has_columns_to_fill_in(form: records.Fo
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
-def test_a_line_with_too_much_is_taken_as_its_columns_stand(form: records.Format) -> None:
+def test_a_line_with_too_much_is_taken_as_its_columns_stand(form: quarantine_file.Format) -> None:
     more = PARSED | {"record": "4,eve,1,more", "parsed": {"id": 4, "name": "eve", "amount": 1}}
-    assert "repair takes its columns as they stand" in records.text([more], form)
+    assert "repair takes its columns as they stand" in quarantine_file.text([more], form)
     assert edited(form, more) == [{"repaired": {"id": 4, "name": "eve", "amount": 1}}]
 
 
 def test_an_object_in_place_of_a_text_is_told_its_columns() -> None:
     line = {"dataid": "d1", "itemid": "3", "action": "repair", "record": "4,eve,5"}
     with pytest.raises(NotAllowedError, match="repairs a text") as refused:
-        records.resolutions(records.parsed(json.dumps(line), "json"), [PARSED])
+        quarantine_file.resolutions(quarantine_file.parsed(json.dumps(line), "json"), [PARSED])
     assert '{"id": ..., "name": ..., "amount": ...}' in refused.value.remedy
 
 
 def test_a_dropped_record_keeps_the_note() -> None:
-    content = records.text(ROWS[:1], "json").replace(
+    content = quarantine_file.text(ROWS[:1], "json").replace(
         '"action": "", "note": ""', '"action": "DROP", "note": "a test"'
     )
     assert decided(content, "json")[0]["resolution"] == {"reason": "a test"}
@@ -134,13 +137,13 @@ def test_a_dropped_record_keeps_the_note() -> None:
     ],
 )
 def test_a_line_that_says_nothing_clear_is_named_and_nothing_is_taken(
-    content: str, form: records.Format, said: str
+    content: str, form: quarantine_file.Format, said: str
 ) -> None:
     with pytest.raises(NotAllowedError, match=said):
         decided(content, form)
 
 
 def test_a_file_of_another_kind_is_refused() -> None:
-    assert records.format_of("bad.JSONL") == "json"
+    assert quarantine_file.format_of("bad.JSONL") == "json"
     with pytest.raises(NotAllowedError, match=r"neither \.json nor \.csv"):
-        records.format_of("bad.xlsx")
+        quarantine_file.format_of("bad.xlsx")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import found, published, script
-from dataflowd.evidence import Evidence
-from dataflowd.faults import AttemptError
-from dataflowd.formats import files
-from dataflowd.order import Batch, Chunk, Dataset, Input, Order
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.work_order import Batch, Chunk, Dataset, Input, Order
+from dataflowd.runner import script
+from dataflowd.storage import files, found, manifest_check
+from dataflowd.storage.evidence import Evidence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def put(path: Path, text: str, at: int = NOON) -> Path:
 
 def look(path: Path, chunk: Chunk, *, digest: bool = False) -> None:
     source = Input(dataset=Dataset(name="raw", format="csv", digest=digest), chunks=(chunk,))
-    published.require_right(source, chunk, files.local_listing(path, digest=digest))
+    manifest_check.require_right(source, chunk, files.local_listing(path, digest=digest))
 
 
 def refused(path: Path, chunk: Chunk, *, digest: bool = False) -> str:

@@ -12,16 +12,16 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from dataflowd import supervise
 from dataflowd.engine import runner as runners
 from dataflowd.engine.runner import Runner
+from dataflowd.host import supervise
 from tests.fix_postgres import reachable_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 LARGE = {"type": "order", "order": "x" * 4_000_000}  # more than a socket holds
 ENV = {"PATH": "/usr/bin:/bin"}

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflowd import keyfile, masking, seal
-from dataflowd.errors import InvalidCredentialError
-from dataflowd.keyfile import KeySource
-from dataflowd.order import Connection, Dataset
-from dataflowd.runner import secrets
+from dataflowd.host import keyfile, passwords, seal
+from dataflowd.host.keyfile import KeySource
+from dataflowd.model import masking
+from dataflowd.model.errors import InvalidCredentialError
+from dataflowd.model.work_order import Connection, Dataset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,16 +156,16 @@ def test_an_opened_password_is_masked_in_its_process_from_then_on(
 ) -> None:
     key = KEYS[seal.HYBRID]
     source = key_file(tmp_path / "key", keyfile.line(key))
-    monkeypatch.setattr(secrets, "_ring", [])
+    monkeypatch.setattr(passwords, "_ring", [])
     monkeypatch.setattr(masking, "_hidden", [])
-    for name, value in secrets.offer(source).items():
+    for name, value in passwords.offer(source).items():
         monkeypatch.setenv(name, value)
     sealed = seal.seal("hunter/2", key.public, BOUND)
     connection = Connection(username="etl", hostname="db7", port=5433, database="sales", encryptedpass=sealed)
     dataset = Dataset(name="orders", connection=connection)
-    assert secrets.password_of(Dataset(name="files")) is None
+    assert passwords.password_of(Dataset(name="files")) is None
     assert masking.mask("it is hunter/2") == "it is hunter/2"
-    assert secrets.password_of(dataset) == "hunter/2"
+    assert passwords.password_of(dataset) == "hunter/2"
     assert masking.mask("it is hunter/2, or hunter%2F2 in a URL") == "it is ***, or *** in a URL"
 
 
@@ -174,9 +174,9 @@ def test_a_process_that_runs_while_the_key_is_rotated_opens_with_the_new_one(
 ) -> None:
     old, new = KEYS[seal.HYBRID], KEYS[seal.PLAIN]
     source = key_file(tmp_path / "key", keyfile.line(old))
-    monkeypatch.setattr(secrets, "_ring", [])
+    monkeypatch.setattr(passwords, "_ring", [])
     monkeypatch.setattr(masking, "_hidden", [])
-    for name, value in secrets.offer(source).items():
+    for name, value in passwords.offer(source).items():
         monkeypatch.setenv(name, value)
 
     def dataset(key: seal.PrivateKey) -> Dataset:
@@ -188,12 +188,12 @@ def test_a_process_that_runs_while_the_key_is_rotated_opens_with_the_new_one(
             ),
         )
 
-    assert secrets.password_of(dataset(old)) == "hunter/2"
+    assert passwords.password_of(dataset(old)) == "hunter/2"
     with pytest.raises(InvalidCredentialError, match="bring that key to this host"):
-        secrets.password_of(dataset(new))
+        passwords.password_of(dataset(new))
     before = source.mark()
     assert source.mark() == before
     keyfile.add(tmp_path / "key", [keyfile.line(new)])
     assert source.mark() != before  # by which an engine knows that its runners have old keys
     for key in (new, old):
-        assert secrets.password_of(dataset(key)) == "hunter/2"
+        assert passwords.password_of(dataset(key)) == "hunter/2"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dataflowd import settings
-from dataflowd.errors import InvalidSettingsError
-from dataflowd.masking import MASK, mask
+from dataflowd.host import settings
+from dataflowd.model.errors import InvalidSettingsError
+from dataflowd.model.masking import MASK, mask
 from tests.fix_postgres import run_program
 
 if TYPE_CHECKING:

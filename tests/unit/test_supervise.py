@@ -15,8 +15,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from dataflowd import leftovers, supervise
-from dataflowd.supervise import Log, spawn
+from dataflowd.host import scratch, supervise
+from dataflowd.host.supervise import Log, spawn
 from tests.processes import children_of
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -82,7 +82,7 @@ async def test_a_child_may_be_another_user_for_good(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_child_that_is_another_user_dies_with_its_parent() -> None:
     program = (
-        "from dataflowd.supervise import spawn; import os, time;"
+        "from dataflowd.host.supervise import spawn; import os, time;"
         "print(spawn(['sleep', '60'], env=dict(os.environ), user='nobody').pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
@@ -125,7 +125,7 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     program = f"""
 import os, signal, time
 from pathlib import Path
-from dataflowd import supervise
+from dataflowd.host import supervise
 supervise.spawn(["sh", "-c", "echo $$ > {tmp_path}/pid; sleep 60"], env={ENV!r})
 while not (path := Path("{tmp_path}/pid")).exists() or not path.read_text(): time.sleep(0.02)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -183,7 +183,7 @@ def test_leftovers_are_those_of_dead_processes_also_when_their_number_was_given_
     for directory in (reused, dead, precious, tmp_path / "runner-notes"):
         directory.mkdir()
     link.symlink_to(precious)
-    found = leftovers.leftovers(tmp_path, {os.geteuid()})
+    found = scratch.leftovers(tmp_path, {os.geteuid()})
     assert {left.path for left in found} == {reused, dead}
 
 

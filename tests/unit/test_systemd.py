@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dataflowd import doctor_unit, keyfile
+from dataflowd.cli.doctor import unit as doctor_unit
+from dataflowd.host import keyfile
 
 UNITS = Path(__file__).resolve().parents[2] / "systemd"
 INSTALLED = "/opt/dataflowd/bin/dataflowd"

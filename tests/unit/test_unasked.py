@@ -12,7 +12,7 @@ from dataflowd.flow.unasked import unasked
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 FLOW = """
 [flow]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataflowd.formats import files
+from dataflowd.storage import files
 
 BITS = {"int8": 7, "int32": 31, "int64": 63, "datetime64[D]": 20, "datetime64[us]": 50}
 

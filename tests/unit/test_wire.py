@@ -23,7 +23,7 @@ from dataflowd.runner.__main__ import Reporter
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from dataflowd.settings import Settings
+    from dataflowd.host.settings import Settings
 
 TOKEN = "a token"  # noqa: S105 - of nothing
 HELLO = {"type": "hello", "token": TOKEN}

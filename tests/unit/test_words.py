@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataflowd import words
-from dataflowd.faults import AttemptError
+from dataflowd.flow import command_words
+from dataflowd.model.faults import AttemptError
 
 VALUES = {"dataid": "d1", "raw_location": "/r/a b.csv", "param_n": "-5", "param_evil": "--conf=x", "none": ""}
 
@@ -24,7 +24,7 @@ VALUES = {"dataid": "d1", "raw_location": "/r/a b.csv", "param_n": "-5", "param_
     ],
 )
 def test_a_name_in_braces_is_replaced_and_nothing_else(word: str, made: str) -> None:
-    assert words.filled(["./load.sh", word], VALUES) == ["./load.sh", made]
+    assert command_words.filled(["./load.sh", word], VALUES) == ["./load.sh", made]
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_a_name_in_braces_is_replaced_and_nothing_else(word: str, made: str) -> 
 )
 def test_what_is_executed_is_not_replaced(command: str, executed: str) -> None:
     given = command.split()
-    assert [given[place] for place in sorted(words.executed_places(given))] == executed.split()
+    assert [given[place] for place in sorted(command_words.executed_places(given))] == executed.split()
 
 
 def test_a_value_becomes_no_option_and_an_unknown_name_is_told() -> None:
     with pytest.raises(AttemptError, match="would become the option --conf=x"):
-        words.filled(["etl.py", "{param_evil}"], VALUES)
+        command_words.filled(["etl.py", "{param_evil}"], VALUES)
     with pytest.raises(AttemptError, match="knows nothing of"):
-        words.filled(["etl.py", "{param_gone}"], VALUES)
+        command_words.filled(["etl.py", "{param_gone}"], VALUES)

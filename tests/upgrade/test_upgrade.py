@@ -17,8 +17,10 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from dataflowd import __version__, migrate, sqlfiles
-from dataflowd.errors import EXIT
+from dataflowd import __version__
+from dataflowd.database import migrate
+from dataflowd.host import sqlfiles
+from dataflowd.model.errors import EXIT
 from tests import keep_schema
 from tests.fix_daemon import daemons, eventually
 from tests.fix_postgres import database

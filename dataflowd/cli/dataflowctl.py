@@ -1,0 +1,33 @@
+"""The command `dataflowctl`: the operator's hands. `app` knows its commands; each stands in a module of this room."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import NoReturn
+
+from dataflowd.host import withheld
+
+# Ctrl-C is Python's own affair.
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+INTERRUPTED = 130  # as dataflowd.model.errors.EXIT has it, which may not be imported yet
+
+
+def main() -> None:
+    withheld.keep()
+    try:
+        from dataflowd.cli.app import app
+        from dataflowd.cli.output import run
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+    for number in ENDING:
+        if signal.getsignal(number) is signal.SIG_DFL:  # under nohup it is not
+            signal.signal(number, _end)
+    sys.exit(run(app, "dataflowctl"))
+
+
+def _end(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - the signature is Python's
+    """What a command has begun is undone on the way out; a second signal does not wait for that."""
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)

@@ -1,0 +1,292 @@
+"""Chunks from outside: ready, and unregister, which takes a wrong one back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dataflowd.cli import options
+from dataflowd.cli.ask import Row, call, connected, explain
+from dataflowd.cli.output import say
+from dataflowd.cli.show import Progress, as_json, cell, confirm, preview
+from dataflowd.model.plural import counted
+
+if TYPE_CHECKING:
+    import psycopg
+
+# A statement has a timeout; together they are one transaction.
+SLICE = 10_000
+KEEP, DELETE = "keep", "delete"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (ready, unregister):
+        options.add(app, command)
+
+
+def ready(  # noqa: PLR0913 - each is an option of the command
+    context: typer.Context,
+    dataset: options.Dataset,
+    dataids: Annotated[
+        list[str] | None, typer.Argument(metavar="DATAID...", help="Ids of the slices.")
+    ] = None,
+    *,
+    bounds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--range", metavar="A..B", help="All from A to B: dates, hours, weeks, months or numbers."
+        ),
+    ] = None,
+    from_file: Annotated[
+        Path | None, typer.Option(help="One dataid a line; - reads standard input.", allow_dash=True)
+    ] = None,
+    validated: Annotated[
+        bool, typer.Option("--validated/--not-validated", help="Whether they may be used already.")
+    ] = True,
+    reason: options.Reason = None,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Register chunks that arrived from outside; jobs that wait for them can start. All of them, or none.
+
+    A dataid that is none of the dataset's ordering is refused: 2026-02-30 where that is `date`. Registered with a warning is
+    one that looks like a date and is none (NO_DATE), one that is far from all others (FAR_AWAY), and one at whose location
+    nothing lies as this host sees it (NOTHING_THERE). A wrong one is taken back with `unregister`.
+
+    What lies there is measured, up to 1,000 chunks at a time, and each run finds the same or is refused (WRONG_DATA). What cannot be
+    seen from here, and what is more, is measured by the first run that succeeds.
+
+    Examples:
+    dataflowctl ready raw_orders 2026-01-31
+    dataflowctl ready raw_orders --range 2026-01-01..2026-01-31
+    ls /in | cut -d. -f1 | dataflowctl ready raw_orders --from-file -
+    """
+    ids = [*(dataids or []), *(_lines(from_file) if from_file else [])]
+    if not ids and not bounds:
+        raise typer.BadParameter("name at least one dataid, a --range or a --from-file")
+    if explained:
+        ranges = [call("dataid_range", bounds=each) for each in bounds or []]
+        odd = call("preview_ready", datasetid=dataset, dataids=ids)
+        given = call("ready", datasetid=dataset, dataids=ids, validated=validated, reason=reason)
+        explain(*ranges, odd, given)
+    with connected(context) as connection, connection.transaction():
+        for each in bounds or []:
+            ids += [row["dataid"] for row in call("dataid_range", bounds=each).send(connection)]
+        # Before they are known: each would be near to itself.
+        odd_ones = call("preview_ready", datasetid=dataset, dataids=_ends(ids)).send(connection)
+        registered = _register(connection, dataset, ids, validated=validated, reason=reason)
+        _note_found(connection, dataset, odd_ones, len(set(ids)))
+    warnings = _warnings(odd_ones)
+    if json:
+        as_json({"datasetid": dataset, "registered": registered, "warnings": warnings})
+        return
+    say(f"{dataset}: {counted(registered, 'chunk')} ready" + ("" if validated else ", not validated"))
+    sys.stdout.flush()
+    for warning in warnings:
+        others = f" (and {counted(warning['count'] - 1, 'other')})" if warning["count"] > 1 else ""
+        said = f"warning [{warning['code']}]: {dataset} {warning['dataid']}{others}: {warning['detail']}"
+        sys.stderr.write(cell(said) + "\n")
+    if warnings:
+        sys.stderr.write(f"  if it is wrong: dataflowctl unregister {dataset} {warnings[0]['dataid']}\n")
+
+
+def unregister(  # noqa: PLR0913
+    context: typer.Context,
+    dataset: options.Dataset,
+    dataids: Annotated[
+        list[str], typer.Argument(metavar="DATAID...", help=options.PATTERN, callback=options.patterns)
+    ],
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep what was made of them.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Forget what was made of them, too.")] = False,
+    dry_run: options.DryRun = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+    explained: options.Explain = False,
+) -> None:
+    """Withdraw a wrong registration; shows what was made of it, and asks whether to delete or to keep that.
+
+    Only what `ready` has registered can be withdrawn: what a job makes is forgotten by `delete`. Refused while one of them is
+    being read. With --delete the runs that have read them, and all that was made of these, are forgotten as `delete` does it:
+    their files stay until `gc` collects them, rows in tables stay. With --keep they stay READY as they are; when the chunk is
+    registered again they are stale. The data from outside is not touched.
+
+    Examples:
+    dataflowctl unregister raw_orders 2026-02-30 --dry-run
+    dataflowctl unregister raw_orders 2062-01-31 --delete
+    dataflowctl unregister raw_orders '2025-*' --keep --yes
+    """
+    if keep and delete:
+        raise typer.BadParameter("--keep and --delete exclude each other")
+    made = KEEP if keep else DELETE if delete else None
+    shown = call("unregister", datasetid=dataset, patterns=dataids, made=made, dry_run=True)
+    if explained:
+        explain(
+            shown
+            if dry_run
+            else call("unregister", datasetid=dataset, patterns=dataids, made=made, dry_run=False)
+        )
+    with connected(context) as connection:
+        rows = shown.send(connection)
+        withdrawn, made_of = _parted(rows)
+        if not json:
+            _preview(withdrawn, made_of)
+        if not dry_run:
+            if made_of and made is None:
+                made = _asked(len(made_of), yes=yes)
+            what = f" and {made} {counted(len(made_of), 'chunk')} made of that" if made_of else ""
+            if made == DELETE and not json:
+                _tell_of_tables(connection, made_of)
+            confirm(f"withdraw {counted(len(withdrawn), 'chunk')} of {dataset}{what}?", yes=yes)
+            deed = call("unregister", datasetid=dataset, patterns=dataids, made=made, dry_run=False)
+            with connection.transaction():
+                call("long_timeout").send(connection)
+                withdrawn, made_of = _parted(deed.send(connection))
+    if json:
+        as_json({"dry_run": dry_run, "count": len(withdrawn), "chunks": withdrawn, "made": made_of})
+        return
+    kept = (
+        f", {'kept' if made == KEEP else 'deleted'} {counted(len(made_of), 'chunk')} made of that"
+        if made_of and made
+        else ""
+    )
+    say(
+        f"{'would withdraw' if dry_run else 'withdrew'} {counted(len(withdrawn), 'chunk')} of {dataset}{kept if not dry_run else ''}"
+    )
+
+
+def _tell_of_tables(connection: psycopg.Connection, made_of: list[Row]) -> None:
+    """What is forgotten is removed from tables by nobody."""
+    from dataflowd.model.formats import TABLES
+
+    found = call("datasets", retired=True).send(connection)
+    tables = {row["datasetid"] for row in found if row["format"] in TABLES}
+    for row in made_of:
+        if row["dataset"] in tables:
+            say(
+                f"the rows of {row['dataid']} stay in the table of {row['dataset']}; to remove them, first run"
+                f" `dataflowctl delete {row['jobid']} --dataid {row['dataid']} --data`"
+            )
+
+
+def _parted(rows: list[Row]) -> tuple[list[Row], list[Row]]:
+    """What is withdrawn, and what was made of it."""
+    withdrawn = [row for row in rows if row["deed"] == "withdraw"]
+    return withdrawn, [row for row in rows if row["deed"] != "withdraw"]
+
+
+def _preview(withdrawn: list[Row], made_of: list[Row]) -> None:
+    headers = ["dataset", "dataid", "status", "version"]
+    preview(headers, [[row[header] for header in headers] for row in withdrawn])
+    if made_of:
+        say("what was made of that:")
+        preview(["job", *headers], [[row["jobid"], *(row[header] for header in headers)] for row in made_of])
+    else:
+        say("nothing was made of that")
+
+
+def _asked(number: int, *, yes: bool) -> str:
+    """What becomes of what was made; a script has to say it."""
+    from dataflowd.model.errors import NotAllowedError
+
+    sys.stdout.flush()
+    if yes or not sys.stdin.isatty():
+        raise NotAllowedError(
+            f"{counted(number, 'chunk')} made of that: nobody has said what becomes of them",
+            "say --delete to forget them, or --keep to leave them as they are",
+        )
+    answer = ""
+    while answer not in {KEEP, DELETE}:
+        answer = str(typer.prompt("delete or keep what was made of that? [delete/keep]")).strip().lower()
+    return answer
+
+
+def _ends(dataids: list[str]) -> list[str]:
+    """Of very many those at both ends: mistakes lie there, and a look at each would take longer than to register it."""
+    half = SLICE // 2
+    return dataids if len(dataids) <= SLICE else dataids[:half] + dataids[-half:]
+
+
+def _warnings(rows: list[Row]) -> list[dict[str, Any]]:
+    """One for each kind, with its first dataid."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        for code, detail in _oddities(row):
+            warning = found.setdefault(
+                code, {"code": code, "dataid": row["dataid"], "count": 0, "detail": detail}
+            )
+            warning["count"] += 1
+    return list(found.values())
+
+
+def _oddities(row: Row) -> list[tuple[str, str]]:
+    odd = [(row["code"], row["detail"])] if row["code"] else []
+    if row["location"] is not None and not _lies_there(row["location"]):
+        odd.append(("NOTHING_THERE", f"this host sees nothing at {row['location']}"))
+    return odd
+
+
+def _lies_there(location: str) -> bool:
+    """Of another host's disk or an object store nothing is said here: the runner looks before any job code."""
+    import os
+
+    from dataflowd.host import allowed_roots
+    from dataflowd.model.faults import AttemptError
+
+    try:
+        path = allowed_roots.local(location)
+        if path is None or not path.is_dir():
+            return path is None or path.exists()
+        with os.scandir(path) as entries:
+            return any(not entry.name.startswith((".", "_")) for entry in entries)
+    except (AttemptError, OSError, ValueError):
+        return True
+
+
+def _register(
+    connection: psycopg.Connection, dataset: str, dataids: list[str], *, validated: bool, reason: str | None
+) -> int:
+    distinct = list(dict.fromkeys(dataids))
+    progress, registered = Progress("registering", len(distinct)), 0
+    for start in range(0, len(distinct), SLICE):
+        part = distinct[start : start + SLICE]
+        asked = call("ready", datasetid=dataset, dataids=part, validated=validated, reason=reason)
+        registered += asked.send(connection)[0]["registered"]
+        progress.advance(len(part))
+    progress.end()
+    return registered
+
+
+def _note_found(connection: psycopg.Connection, dataset: str, rows: list[Row], given: int) -> None:
+    """Of very many the rows are only the ends: these are left to the hosts, which look at each file anyway."""
+    import json
+
+    [how] = call("measures", datasetid=dataset).send(connection)
+    if not how["is_measured"] or len(rows) < given:
+        return
+    found = {row["dataid"]: _measured(row["location"], digest=how["digest"]) for row in rows}
+    known = {dataid: one for dataid, one in found.items() if one is not None}
+    if known:
+        call("note_found", datasetid=dataset, found=json.dumps(known)).send(connection)
+
+
+def _measured(location: str | None, *, digest: bool) -> dict[str, Any] | None:
+    """None: it cannot be seen from here."""
+    from dataflowd.model.faults import AttemptError
+    from dataflowd.storage import found
+
+    if location is None:
+        return None
+    try:
+        seen = found.here(location, digest=digest)
+    except (AttemptError, OSError, ValueError):
+        return None
+    return seen.document() if seen is not None and seen.files else None
+
+
+def _lines(path: Path) -> list[str]:
+    text = options.content(path, "name a file of dataids, one a line")
+    return [line.strip() for line in text.splitlines() if line.strip()]

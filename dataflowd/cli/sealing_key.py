@@ -1,0 +1,183 @@
+"""Which key a command may seal with. The database offers one, and whoever owns the database can offer a key of their own.
+
+`trusted_keys` decides where it is set. Otherwise the key has to be the one that this user has used before (known_keys);
+a first one is shown and remembered. Who rotates has to hold its private half, and proves it.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from dataflowd.cli.ask import call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import psycopg
+
+    from dataflowd.host.keyfile import Ring
+    from dataflowd.host.known_keys import KnownKeys
+    from dataflowd.host.seal import PublicKey
+    from dataflowd.host.settings import Settings
+
+
+def tell(line: str) -> None:
+    """For the person, beside what a script reads from standard output."""
+    from dataflowd.model.masking import printable
+
+    sys.stderr.write(printable(line) + "\n")
+    sys.stderr.flush()
+
+
+def offered(connection: psycopg.Connection) -> PublicKey:
+    """What the database offers; a key that bears another one's id is refused."""
+    from dataflowd.host.seal import PublicKey
+    from dataflowd.model.errors import InvalidCredentialError
+
+    [row] = call("sealing_key").send(connection)
+    key = PublicKey(row["suite"], bytes(row["public_key"]))
+    if key.keyid != row["keyid"]:
+        raise InvalidCredentialError(
+            f"the public key in the database is not the key {row['keyid']}: somebody has exchanged it",
+            "seal nothing, and find out who wrote to the table key",
+        )
+    return key
+
+
+def accepted(connection: psycopg.Connection, settings: Settings, confirmed: str | None) -> PublicKey:
+    """The key to seal with, remembered from now on. `confirmed`: the id that a person has typed."""
+    key = offered(connection)
+    require_confirmed(key, confirmed)
+    if settings.trusted_keys:
+        require_trusted(key.keyid, settings)
+        return key
+    held = _held(settings)
+    is_sure = confirmed is not None or key.keyid in held
+    known = _known_keys(connection, is_sure=is_sure)
+    if known is None or (before := known.keyid) == key.keyid:
+        return key
+    if confirmed is None:
+        _require_expected(key, known, before, held)
+    _remember(known, key.keyid, is_sure=is_sure)
+    return key
+
+
+def require_trusted(keyid: str, settings: Settings) -> None:
+    from dataflowd.model.errors import InvalidCredentialError
+
+    if settings.trusted_keys and keyid not in settings.trusted_keys:
+        raise InvalidCredentialError(
+            f"the database offers the key {keyid}, which is none of the trusted_keys of this host",
+            "ask who has made it; if it is right, add it to the setting trusted_keys",
+        )
+
+
+def require_held(key: PublicKey, ring: Ring) -> None:
+    """Opens what it has sealed: an id alone would prove nothing about the private half."""
+    import secrets
+
+    from dataflowd.host.seal import Binding, seal, unseal
+    from dataflowd.model.errors import InvalidCredentialError
+
+    probe, binding = secrets.token_hex(16), Binding("", None, None, None)
+    if key.keyid not in ring or unseal(seal(probe, key, binding), ring, binding) != probe:
+        raise InvalidCredentialError(
+            f"the database offers the key {key.keyid}, and its private half is not on this host: whoever has it would read "
+            "every password that is sealed with it",
+            "find out who added it; if another host of yours made it, copy the key file from there first; if not, retire it "
+            f"with dataflow.retire_key('{key.keyid}') in `dataflowctl psql`",
+        )
+
+
+def require_newest(connection: psycopg.Connection, key: PublicKey, ring: Ring, used: Iterable[str]) -> None:
+    """Rotation goes forward: a key that was given up, because it leaked perhaps, must not come back by the database's word."""
+    from dataflowd.model.errors import InvalidCredentialError
+
+    order = list(ring)  # as they were added to the file
+    newer = [one for one in (remembered(connection), *used) if one in order[order.index(key.keyid) + 1 :]]
+    if newer:
+        raise InvalidCredentialError(
+            f"the database offers the key {key.keyid}, which is older than the key {newer[0]} in use",
+            "find out who made it current again; if that is intended, confirm it: "
+            f"dataflowctl key rotate --key {key.keyid}",
+        )
+
+
+def remembered(connection: psycopg.Connection) -> str | None:
+    """The key that this user has used before."""
+    known = _known_keys(connection, is_sure=True)
+    return known.keyid if known else None
+
+
+def remember_own(connection: psycopg.Connection, keyid: str, settings: Settings) -> None:
+    """This host has made the key, or has proven that it holds it. That it cannot be remembered stops nothing."""
+    if not settings.trusted_keys:
+        known = _known_keys(connection, is_sure=True)
+        if known is not None and known.keyid != keyid:
+            _remember(known, keyid, is_sure=True)
+
+
+def require_confirmed(key: PublicKey, confirmed: str | None) -> None:
+    from dataflowd.model.errors import InvalidCredentialError
+
+    if confirmed is not None and confirmed != key.keyid:
+        raise InvalidCredentialError(
+            f"the database offers the key {key.keyid}, and not {confirmed}",
+            "ask the person who runs the jobs for the id of the key, and find out where the other one comes from",
+        )
+
+
+def _require_expected(key: PublicKey, known: KnownKeys, before: str | None, held: list[str]) -> None:
+    from dataflowd.model.errors import InvalidCredentialError
+
+    if before is not None:
+        message = f"the database offers the key {key.keyid}, and {known.path} remembers {before}"
+    elif held and key.keyid not in held:
+        message = (
+            f"the database offers the key {key.keyid}, and the key file of this host has {', '.join(held)}"
+        )
+    else:
+        return
+    raise InvalidCredentialError(
+        f"{message}: the key was rotated, or somebody wants to read what you seal",
+        f"ask the person who runs the jobs for the id of the key; only if it is this one, confirm it: --key {key.keyid}",
+    )
+
+
+def _known_keys(connection: psycopg.Connection, *, is_sure: bool) -> KnownKeys | None:
+    """None: this user has no place for them, which is no harm to who is sure of the key."""
+    from dataflowd.host import known_keys
+    from dataflowd.model.errors import InvalidCredentialError
+
+    try:
+        return known_keys.of(connection)
+    except InvalidCredentialError as error:
+        if not is_sure:
+            raise
+        tell(f"warning: {error.message}; {error.remedy}")
+        return None
+
+
+def _remember(known: KnownKeys, keyid: str, *, is_sure: bool) -> None:
+    from dataflowd.model.errors import InvalidCredentialError
+
+    try:
+        known.remember(keyid)
+    except InvalidCredentialError as error:
+        if not is_sure:
+            raise
+        tell(f"warning: {error.message}; {error.remedy}")
+    else:
+        tell(f"key {keyid} is remembered in {known.path}; another one is refused from now on")
+
+
+def _held(settings: Settings) -> list[str]:
+    """Keys in the file of this host, where this user may read it."""
+    from dataflowd.host.keyfile import KeySource
+    from dataflowd.model.errors import InvalidCredentialError
+
+    with suppress(InvalidCredentialError, OSError):
+        return KeySource.of(settings).keyids()
+    return []

@@ -1,0 +1,159 @@
+"""From the command line to a running daemon: settings, flows, engine, the schema's version, then the event loop."""
+
+from __future__ import annotations
+
+import faulthandler
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+from pydantic import ValidationError
+
+from dataflowd import daemon
+from dataflowd.database import db, migrate
+from dataflowd.engine.command import CommandEngine
+from dataflowd.engine.noop import NoopEngine
+from dataflowd.engine.orders import Orders
+from dataflowd.engine.spark import SparkEngine
+from dataflowd.flow.compose import as_parameters, versions
+from dataflowd.flow.loaded import Declared
+from dataflowd.host import log, private, runner_user, settings
+from dataflowd.model.errors import InvalidValueError, NotAllowedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from dataflowd.daemon.state import Wanted
+    from dataflowd.engine import Engine
+    from dataflowd.host.settings import Settings
+    from dataflowd.host.supervise import Echo
+    from dataflowd.model.attempt import Attempt, Result
+
+FOREGROUND_MOST = 100
+
+
+def serve(config: Path | None, given: Mapping[str, str], *, once: bool, patience: float) -> int:
+    """Runs the daemon in the foreground; returns its exit status."""
+    # The watchdog ends a hanging daemon with SIGABRT: then it says where it hangs.
+    faulthandler.enable()
+    current = _settings(config, given)
+    log.configure(current)
+    runner_user.require(current)
+    declared = Declared(current)
+    _check_schema(current)
+
+    def reload() -> Settings:
+        fresh = _settings(config, given)
+        declared.load(fresh)
+        log.configure(fresh)
+        _tell_left_out(declared)
+        return fresh
+
+    def serves() -> list[str] | None:
+        return None if current.engine == "noop" else declared.jobs(commands_only=current.engine == "process")
+
+    _tell_left_out(declared)
+    if serves() == []:
+        log.logger(__name__).warning(
+            "daemon.serves_nothing", remedy="name flow files in DATAFLOW_FLOWS, and reload"
+        )
+    if current.engine != "noop":
+        _tell_versions(current, declared)
+    engine = create(current, declared)
+    run = partial(daemon.run, current, engine, once=once, patience=patience, reload=reload)
+    told = partial(run, serves=serves, unserved=declared.unserved, has_fixed_paths=declared.has_fixed_paths)
+    return anyio.run(told)
+
+
+def _tell_left_out(declared: Declared) -> None:
+    said = [
+        (job, f"{error.path}:{mistake.line}: {mistake.what}", mistake.remedy)
+        for job, error in declared.lacking.items()
+        for mistake in error.mistakes
+    ]
+    said += [(job, error.message, error.remedy) for job, error in declared.elsewhere.items()]
+    for job, error, remedy in said:
+        log.logger(__name__).error(
+            "job.left_out", job=job, error=error, remedy=f"{remedy}, then reload the daemon"
+        )
+
+
+def run_wanted(
+    current: Settings,
+    declared: Declared,
+    wanted: Wanted,
+    told: Callable[[Attempt, Result], None],
+    echo: Echo,
+) -> None:
+    """Runs what a person wants, here and now, as a daemon of its own that does nothing else."""
+    log.configure(current)
+    runner_user.require(current)
+    _check_schema(current)
+    for number in range(1, FOREGROUND_MOST):
+        # A name is one process's at a time, and there may be others at it: the first that is free.
+        mine = current.model_copy(update={"daemon_name": f"{current.effective_daemon_name[:50]}-run{number}"})
+        engine = create(mine, declared, echo)
+        run = partial(
+            daemon.run,
+            mine,
+            engine,
+            once=True,
+            serves=lambda: [wanted.jobid],
+            has_fixed_paths=declared.has_fixed_paths,
+            wanted=wanted,
+            told=told,
+        )
+        try:
+            anyio.run(run)
+        except daemon.NameTakenError:
+            continue
+        return
+    raise NotAllowedError(f"{FOREGROUND_MOST} runs are in the foreground already", "wait for some of them")
+
+
+def create(current: Settings, declared: Declared, echo: Echo | None = None) -> Engine:
+    private.passage(current.data_dir)
+    match current.engine:
+        case "noop":
+            return NoopEngine()
+        case "process":
+            return CommandEngine(current, declared, Orders(current), echo)
+        case "spark":
+            orders = Orders(current)
+            commands = CommandEngine(current, declared, orders, echo, is_looked_at=True)
+            return SparkEngine(current, declared, orders, commands, echo)
+
+
+def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:
+    """What the command line gives outranks everything."""
+    current = settings.load(config).settings
+    try:
+        for name, value in given.items():
+            settings.Settings.__pydantic_validator__.validate_assignment(current, name, value)
+    except ValidationError as error:
+        wrong = "; ".join(  # --name is the setting daemon_name
+            f"--{str(item['loc'][0]).removeprefix('daemon_')} {item['input']}: {item['msg']}"
+            for item in error.errors(include_url=False)
+        )
+        raise InvalidValueError(wrong, "run `dataflowd run --help`") from None
+    return current
+
+
+def _tell_versions(current: Settings, declared: Declared) -> None:
+    """Also of jobs that have nothing to do: `chunks --stale` knows from now on what their old code made."""
+    with db.connect(current, "dataflowd") as connection:
+        for flow in declared.flows.values():
+            connection.execute(db.query("code_versions"), as_parameters(versions(flow)))
+
+
+def _check_schema(current: Settings) -> None:
+    """A newer schema that still serves this release will do: the host is upgraded when its turn comes."""
+    with db.connect(current, "dataflowd") as connection:
+        found = migrate.require(connection)
+    if not found.is_current:
+        log.logger(__name__).warning(
+            "schema.newer",
+            schema=found.made_by,
+            remedy="upgrade dataflowd on this host before the next release",
+        )

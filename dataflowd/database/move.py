@@ -1,0 +1,102 @@
+"""Copies the control database to another server, of whatever version.
+
+A dump of a newer server names settings and grants that an older one does not know, so no dump is used. `dataflowctl init` makes the
+schema on the new server, as that server knows it, and the rows of each table travel as the text of COPY. The source is read in
+one snapshot, and no daemon works on it. The target holds nothing yet; all of it arrives in one transaction, or nothing does.
+Triggers rest meanwhile: what they would derive and record arrives with the other rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING, LiteralString
+
+from psycopg import sql
+
+from dataflowd.database import db
+from dataflowd.model.errors import LockedError, NotAllowedError
+from dataflowd.model.plural import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import psycopg
+
+OCCUPANTS = ("job", "dataset", "chunk", "attempt", "key")
+
+
+@dataclass(frozen=True)
+class Table:
+    name: str
+    columns: tuple[str, ...]
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier("dataflow", self.name)
+
+    def copy(self, direction: LiteralString) -> sql.Composed:
+        names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
+        return sql.SQL("COPY {} ({}) " + direction).format(self.identifier, names)
+
+
+def copy(source: psycopg.Connection, target: psycopg.Connection) -> dict[str, int]:
+    """The rows that were copied, by table. Both are in autocommit, and have the schema of this program."""
+    with db.translated(), source.transaction(), target.transaction():
+        source.execute(db.query("copy_snapshot"))
+        for connection in (source, target):
+            connection.execute(db.query("copy_patience"))
+        _require_quiet(source)
+        target.execute(db.query("migration_owner"))
+        tables = list(_tables(target))
+        _alter(target, tables, "DISABLE TRIGGER USER")
+        _require_empty(target)
+        target.execute(
+            sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(table.identifier for table in tables))
+        )
+        copied = {table.name: _copy(source, target, table) for table in tables}
+        for name, value in source.execute(db.query("copy_numbers")).fetchall():
+            target.execute(db.query("copy_number"), {"name": name, "value": value})
+        _alter(target, tables, "ENABLE TRIGGER USER")
+        target.execute(db.query("copy_end"))
+    return copied
+
+
+def _tables(connection: psycopg.Connection) -> Iterator[Table]:
+    """Each behind those that its rows refer to."""
+    found = {name: (columns, needed) for name, columns, needed in connection.execute(db.query("copy_tables"))}
+    order = TopologicalSorter({name: needed for name, (_, needed) in found.items()})
+    return (Table(name, tuple(found[name][0])) for name in order.static_order())
+
+
+def _copy(source: psycopg.Connection, target: psycopg.Connection, table: Table) -> int:
+    with source.cursor() as reader, target.cursor() as writer:
+        with reader.copy(table.copy("TO STDOUT")) as read, writer.copy(table.copy("FROM STDIN")) as write:
+            for block in read:
+                write.write(block)
+        return writer.rowcount
+
+
+def _alter(connection: psycopg.Connection, tables: list[Table], how: LiteralString) -> None:
+    for table in tables:
+        connection.execute(sql.SQL("ALTER TABLE {} " + how).format(table.identifier))
+
+
+def _require_quiet(source: psycopg.Connection) -> None:
+    alive = source.execute(db.query("copy_daemons")).fetchall()
+    if alive:
+        said = ", ".join(f"{daemon} (its lease ends {until})" for daemon, until in alive)
+        raise LockedError(
+            f"a daemon works on the embedded database: {said}",
+            "stop it, and copy again; one that was killed is gone when its lease has ended",
+        )
+
+
+def _require_empty(target: psycopg.Connection) -> None:
+    counts = target.execute(db.query("copy_occupied")).fetchone() or ()
+    found = [counted(count, name) for name, count in zip(OCCUPANTS, counts, strict=True) if count]
+    if found:
+        raise NotAllowedError(
+            f"the database {target.info.dbname} is in use: it holds {', '.join(found)}",
+            "copy into a new one: createdb, let DATAFLOW_DSN name it, then dataflowctl init",
+        )

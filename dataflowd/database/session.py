@@ -1,0 +1,165 @@
+"""A connection to the database that is used by one task at a time and is known to be lost when it is.
+
+Every call is bounded twice: the server ends a statement that takes too long, and the connection stays good; a little
+later the client gives the connection up, for then it is the network that does not answer. Keepalives are set on both
+ends, so that a server does not keep the session (and the locks) of a daemon that it cannot reach. A call that was
+cancelled or timed out leaves the connection in an unknown state, so it is closed. When another connection was found dead,
+this one is suspect: what is under way, or the next call, has to answer soon. A DSN may name several hosts: each
+connect tries them in turn, so that after a failover the next one finds the server that now takes writes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import psycopg
+from psycopg import pq
+from psycopg.types.json import set_json_loads
+
+from dataflowd.database import answers, db
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from dataflowd.host.settings import Settings
+
+# The server's answer that its statement timeout has struck needs time to arrive.
+ANSWER_SECONDS = 3.0
+SUSPECT_SECONDS = 5.0
+SESSION = {
+    "TimeZone": "UTC",
+    "tcp_keepalives_idle": str(db.KEEPALIVE_IDLE_SECONDS),
+    "tcp_keepalives_interval": str(db.KEEPALIVE_INTERVAL_SECONDS),
+    "tcp_keepalives_count": str(db.KEEPALIVE_COUNT),
+}
+# What was prepared on the connection is refused from now on: a function has another result type, or somebody has deallocated it.
+STALE_PLANS = (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidSqlStatementName)
+USER_TIMEOUT_MILLISECONDS = 10_000
+
+Row = tuple[Any, ...]
+
+
+class LostLinkError(Exception):
+    """The connection is gone; whether the last call was carried out is not known."""
+
+
+class Link:
+    def __init__(
+        self,
+        settings: Settings,
+        application: str,
+        *,
+        seconds: float,
+        address: Callable[[], str],
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._application = application
+        self._statement_seconds = seconds
+        self._patience = seconds + ANSWER_SECONDS
+        self._call: anyio.CancelScope | None = None
+        self._address = address
+        self._on_lost = on_lost
+        self._lock = anyio.Lock(fast_acquire=True)
+        self._connection: psycopg.AsyncConnection[Row] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._connection is not None
+
+    def suspect(self) -> None:
+        """Once it has answered, it may take its time again."""
+        self._patience = SUSPECT_SECONDS
+        if self._call is not None:
+            self._call.deadline = min(self._call.deadline, anyio.current_time() + SUSPECT_SECONDS)
+
+    async def open(self) -> None:
+        """Raises what psycopg raises, or TimeoutError."""
+        if self._connection is None:
+            self._connection = await connect(
+                self._settings, self._address, self._application, seconds=self._statement_seconds
+            )
+
+    async def call(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
+        """The rows of a named query, which is a transaction of its own. They are of the form that `answers` has for it."""
+        async with self._lock:
+            connection = self._connection
+            if connection is None:
+                raise LostLinkError
+            try:
+                with anyio.fail_after(self._patience) as self._call:
+                    cursor = await connection.execute(db.query(name), parameters)
+                    self._patience = self._statement_seconds + ANSWER_SECONDS
+                    return await _rows(name, cursor)
+            except (psycopg.OperationalError, psycopg.InterfaceError, TimeoutError) as error:
+                if is_good(connection):
+                    raise
+                raise LostLinkError(str(error) or type(error).__name__) from error
+            except STALE_PLANS:
+                self._discard()
+                raise
+            finally:
+                self._call = None
+                if not is_good(connection):
+                    self._discard()
+
+    async def close(self) -> None:
+        """Waits for the call that is under way: its socket's number would be given to the next connection."""
+        async with self._lock:
+            self._discard()
+
+    def _discard(self) -> None:
+        connection, self._connection = self._connection, None
+        self._patience = self._statement_seconds + ANSWER_SECONDS
+        if connection is not None:
+            connection._closed = True  # noqa: SLF001 - close() does the same, but is a coroutine, and this one may be cancelled
+            connection.pgconn.finish()
+            self._on_lost()
+
+
+async def _rows(name: str, cursor: psycopg.AsyncCursor[Row]) -> list[Row]:
+    try:
+        rows = await cursor.fetchall() if cursor.description else []
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        # JSON that is nested too deeply, a number of many thousand digits, a text in another encoding.
+        raise answers.wrong(name, f"cannot be read: {error}") from None
+    answers.check(name, rows)
+    return rows
+
+
+def is_good(connection: psycopg.AsyncConnection[Any]) -> bool:
+    return connection.pgconn.status == pq.ConnStatus.OK and (
+        connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+    )
+
+
+async def connect(
+    settings: Settings, address: Callable[[], str], application: str, *, seconds: float
+) -> psycopg.AsyncConnection[Row]:
+    # An embedded server that is down is started, which takes a while: the loop goes on meanwhile.
+    found = await anyio.to_thread.run_sync(address)
+    parameters = db.parameters(found, settings, application)
+    ours = db.options(SESSION | {"statement_timeout": str(int(seconds * 1000))})
+    parameters |= {
+        "options": f"{parameters['options']} {ours}",
+        "tcp_user_timeout": USER_TIMEOUT_MILLISECONDS,
+    }
+    hosts = str(parameters.get("host", "")).count(",") + 1
+    with anyio.fail_after(settings.connect_timeout * hosts + ANSWER_SECONDS):
+        connection = await psycopg.AsyncConnection.connect(**parameters, autocommit=True)
+    set_json_loads(_loads, connection)
+    return connection
+
+
+def _loads(data: str | bytes) -> Any:
+    """What Postgres sends is UTF-8: json.loads would find that out anew for each value of each claimed run."""
+    return json.loads(data if isinstance(data, str) else data.decode())
+
+
+def backoff(failures: int, *, first: float = 0.1, most: float = 5.0) -> float:
+    """Doubles up to a cap, spread by half, so that many daemons do not return in the same moment."""
+    spread = 0.5 + (time.monotonic_ns() % 1000) / 1000
+    return min(most, first * float(1 << min(failures, 30))) * spread

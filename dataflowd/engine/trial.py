@@ -1,0 +1,178 @@
+"""A trial: the real code of a job on a part of its real input, in a runner of its own, with nothing published.
+
+It goes the way of every attempt (order, runner, prepare, run, validate) but for its two ends: nothing is claimed, for the
+database is only asked what the inputs are; and nothing is published, for what the job writes goes to a directory that is
+removed when the trial ends, however it ends. The runner is on this host, whatever the master: a sample is small, and the
+executors of a cluster would not see that directory. Should this process be killed, the runner dies with it, and whoever
+comes next removes the directory (dataflowd.host.scratch).
+
+Most of a trial's time is a JVM that starts and compiles. What it runs once on a few rows is not worth the second, costly
+compiler of the JVM, so a trial does without, unless the job's own options say otherwise.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import time
+import uuid
+from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from dataflowd.engine import class_archive
+from dataflowd.engine.runner import Pending, Runner
+from dataflowd.flow import agreement
+from dataflowd.flow.compose import composed, environment
+from dataflowd.host import scratch, supervise
+from dataflowd.host.embedded import java
+from dataflowd.host.keyfile import KeySource
+from dataflowd.model import formats
+from dataflowd.model.errors import NotAllowedError
+from dataflowd.model.faults import AttemptError
+from dataflowd.runner.session import JAVA_OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dataflowd.flow import Flow, Job
+    from dataflowd.flow.loaded import Declared
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.work_order import Dataset, Input, Order, Output, Trial
+
+MASTER = "local[*]"
+QUICK_START = "-XX:TieredStopAtLevel=1"
+ATTEMPT = 0
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass
+class Tried:
+    """How it ended: the result as the runner gave it, and how long each step took."""
+
+    result: dict[str, Any]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def refuse(job: Job) -> None:
+    if job.kind not in {"python", "sql"}:
+        raise NotAllowedError(
+            f"the job {job.name} is of kind {job.kind}: its program writes where it will, and a trial could not hold it back",
+            "try jobs of the kinds python and sql; run the program by hand on data of your own",
+        )
+
+
+def order(  # noqa: PLR0913, PLR0917 - a trial has that many sides
+    found: dict[str, Any],
+    declared: Declared,
+    jobid: str,
+    dataid: str,
+    trial: Trial,
+    settings: Settings,
+    directory: Path,
+) -> Order:
+    """`found`: what dataflow.trial_order says; raises as an attempt would fail if it says no."""
+    flow, job = declared.job(jobid)
+    if "code" in found:
+        remedy = found.get("remedy") or f"dataflowctl why {jobid} {dataid}"
+        raise AttemptError(found["code"], f"{jobid} cannot be tried on {dataid}: {found['detail']}", remedy)
+    identity = {
+        "attempt": ATTEMPT,
+        "jobid": jobid,
+        "dataid": dataid,
+        "tag": f"dataflow-try-{uuid.uuid4()}",
+        "trial": asdict(trial),
+    }
+    whole = composed(found, identity, flow, job, settings)
+    agreement.require(whole, job, declared)
+    return replace(
+        whole,
+        inputs={name: _uncounted(source) for name, source in whole.inputs.items()},
+        outputs={name: _aside(output, directory) for name, output in whole.outputs.items()},
+        allowed_roots=(*whole.allowed_roots, str(directory)),
+    )
+
+
+def _uncounted(source: Input) -> Input:
+    """The manifest tells the rows of the whole; those of the sample are counted when it is read."""
+    return replace(source, chunks=tuple(replace(chunk, rows=None) for chunk in source.chunks))
+
+
+def _aside(output: Output, directory: Path) -> Output:
+    return replace(output, dataset=_as_files(output.dataset), location=f"{directory}/{output.name}")
+
+
+def _as_files(dataset: Dataset) -> Dataset:
+    """A sample may be too few rows, which is no fault of the job's; and what is no file becomes one."""
+    checks = dict(dataset.checks)
+    if "min_rows" in checks:
+        checks["min_rows"] = checks["min_rows"] | {"severity": "warn"}
+    if dataset.format in formats.FILES:
+        return replace(dataset, checks=checks)
+    return replace(dataset, checks=checks, format="parquet", options={})
+
+
+async def run(
+    settings: Settings, flow: Flow, job: Job, make_order: Callable[[Path], Order], say: Callable[[str], None]
+) -> Tried:
+    """Starts a runner, gives it the order, and waits for the end; cancelled, it leaves nothing either."""
+    scratch.remove(settings)
+    runner = Runner(("try",), reuse=2, slots=1)
+    # Signals wait while the directory is made, so that each of them arrives where the directory is removed.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        directory = supervise.own_directory(Path(tempfile.gettempdir()), scratch.TRIAL)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        order = make_order(directory / "output")
+        local = settings.model_copy(
+            update={
+                "master": MASTER,
+                "data_dir": directory,
+                "log_dir": directory / "log",
+                "runner_user": "",
+                # By default the key is in the data directory, and that is another one now.
+                "key_file": KeySource.of(settings).file,
+            }
+        )
+        # Not in a thread: a signal that ends the program while one is being started would leave it waiting for that thread.
+        found = java.find(settings)
+        quick = {**job.spark, JAVA_OPTIONS: f"{QUICK_START} {job.spark.get(JAVA_OPTIONS, '')}".strip()}
+        spark = class_archive.applied(quick, class_archive.archive(settings, found))
+        runner.start(local, spark, environment(flow, java.environment(found)))
+        return await _execute(runner, order, say)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await runner.kill()
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+async def _execute(runner: Runner, order: Order, say: Callable[[str], None]) -> Tried:
+    moments = [("start", time.monotonic())]
+
+    def on_message(message: dict[str, Any]) -> None:
+        match message["type"]:
+            case "log":
+                say(message["line"])
+            case "step":
+                moments.append((message["step"], time.monotonic()))
+
+    pending = runner.pending[order.attempt] = Pending(on_message)
+    if await runner.ready():
+        await runner.send({"type": "order", "order": order.document()})
+        await pending.ended.wait()
+    moments.append(("end", time.monotonic()))
+    if pending.result is None:
+        how = runner.exit
+        said = f"the runner died: {how}\n{how.tail}" if how else "the runner could not be started"
+        raise AttemptError("RUNNER_DIED", said.rstrip(), "look at what the job does to its process")
+    steps = pairwise(moments)
+    seconds = {name: round(after - began, 2) for (name, began), (_, after) in steps if name != "publish"}
+    return Tried(pending.result, seconds)

@@ -1,0 +1,138 @@
+"""An order's second half: what the flow file of this host adds to what the database has said of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dataflowd.flow import codehash
+from dataflowd.model import vetting
+from dataflowd.model.work_order import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dataflowd.flow import Flow, Job
+    from dataflowd.flow.codehash import Code
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Result
+
+
+def composed(
+    found: dict[str, Any], identity: dict[str, Any], flow: Flow, job: Job, settings: Settings
+) -> Order:
+    """`found`: what the database says; `identity`: which attempt it is. Raises INVALID_ORDER."""
+    vetting.database_half(found)
+    order = Order.parse(
+        found
+        | identity
+        | {
+            "kind": job.kind,
+            "code": job.code,
+            "directory": str(flow.directory),
+            "quarantine": job.quarantine,
+            "allowed_roots": settings.effective_allowed_roots,
+            "allowed_hosts": settings.effective_allowed_hosts,
+        }
+    )
+    return with_checks(order, flow, job)
+
+
+def with_checks(order: Order, flow: Flow, job: Job) -> Order:
+    """The checks that this host's flow file adds. Custom ones name code, so that none is taken from the database."""
+    inputs = {
+        name: replace(source, dataset=replace(source.dataset, custom_checks=()))
+        for name, source in order.inputs.items()
+    }
+    outputs = {}
+    for name, output in order.outputs.items():
+        declared = flow.datasets.get(name)
+        custom = (*(declared.custom_checks if declared else ()), *job.custom_checks)
+        dataset = replace(
+            output.dataset,
+            checks=output.dataset.checks | dict(job.checks),
+            custom_checks=tuple(map(dict, custom)),
+        )
+        outputs[name] = replace(output, dataset=dataset)
+    return replace(order, inputs=inputs, outputs=outputs)
+
+
+def by_own_names(result: Result, order: Order) -> Result:
+    """Code that another job shares tells of its datasets by that job's names; the database knows them by their own."""
+    told = {"outputs": result.outputs, "checks": result.checks, "judged": result.judged}
+    return replace(result, **told_by_own_names(told, order))
+
+
+def told_by_own_names(told: Mapping[str, Any], order: Order) -> dict[str, Any]:
+    """The same of what is on its way to be a result."""
+    own = {name: source.dataset.datasetid for name, source in order.inputs.items()}
+    own |= {name: output.dataset.datasetid for name, output in order.outputs.items()}
+    renamed = dict(told)
+    if "outputs" in told:
+        renamed["outputs"] = {own.get(name, name): manifest for name, manifest in told["outputs"].items()}
+    for listed in {"checks", "judged"} & told.keys():
+        renamed[listed] = [
+            {**one, "dataset": own.get(one.get("dataset", ""), one.get("dataset"))} for one in told[listed]
+        ]
+    return renamed
+
+
+def environment(flow: Flow, java: Mapping[str, str]) -> dict[str, str]:
+    """What a runner for a flow needs to find its Java, and the flow's modules: Python workers look for them too."""
+    path = [str(flow.directory), os.environ.get("PYTHONPATH", "")]
+    return dict(java) | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def references(flow: Flow, job: Job) -> list[str]:
+    """The functions that a job names: its own, and its custom checks."""
+    own = [str(job.code)] if job.kind == "python" else []
+    datasets = [flow.datasets[name] for name in job.outputs if name in flow.datasets]
+    outputs = [check["function"] for dataset in datasets for check in dataset.custom_checks]
+    return [*own, *outputs, *(check["function"] for check in job.custom_checks)]
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a job runs with."""
+
+    code: Code
+    config_hash: str
+
+
+def versions(flow: Flow) -> dict[str, Version]:
+    """The code and configuration of each job whose code can be read here."""
+    found = {}
+    for name, job in flow.jobs.items():
+        if job.kind == "outside" or job.is_replaced:
+            continue
+        with suppress(OSError):
+            found[name] = version_of(flow, job)
+    return found
+
+
+def as_parameters(told: Mapping[str, Version]) -> dict[str, list[Any]]:
+    """Of the queries code_versions and other_code."""
+    return {
+        "jobids": list(told),
+        "code_hashes": [version.code.hash for version in told.values()],
+        "config_hashes": [version.config_hash for version in told.values()],
+        "parts": [json.dumps(dict(version.code.parts)) for version in told.values()],
+        "whole_hashes": [version.code.whole_hash for version in told.values()],
+    }
+
+
+def version_of(flow: Flow, job: Job) -> Version:
+    return Version(_code(flow, job), flow.config_hash(job.like or job.name))
+
+
+def _code(flow: Flow, job: Job) -> Code:
+    match job.code:
+        case str() if job.kind == "sql":
+            return codehash.of_sql(job.code, flow.directory)
+        case str():
+            return codehash.of_python(references(flow, job), flow.directory)
+        case words:
+            return codehash.of_command(words, flow.directory)

