@@ -43,16 +43,18 @@ DECLARE
     served text[] := (SELECT CASE WHEN d.is_outside THEN d.jobs ELSE d.jobs || ARRAY(SELECT l.jobid::text FROM dataflow.job_like l WHERE l.base = ANY (d.jobs)) END FROM dataflow.daemon d
         WHERE d.daemon = _shares.daemon AND d.jobs IS NOT NULL);
     outside boolean := (SELECT d.is_outside FROM dataflow.daemon d WHERE d.daemon = _shares.daemon);
+    -- What begin_run() claims counts for what executes it.
+    limited constant text := CASE WHEN outside THEN current_setting('dataflow.executor') ELSE _shares.daemon END;
     free integer;
     running jsonb;
 BEGIN
     SELECT
-        least(want, g.concurrency - coalesce(sum(live.attempts), 0), d.concurrency - coalesce(sum(live.attempts) FILTER (WHERE live.daemon = _shares.daemon), 0)),
+        least(want, g.concurrency - coalesce(sum(live.attempts), 0), d.concurrency - coalesce(sum(live.attempts) FILTER (WHERE live.daemon = limited), 0)),
         coalesce(jsonb_object_agg(live.jobid, live.of_job) FILTER (WHERE live.jobid IS NOT NULL), '{}'),
         coalesce(min(live.oldest), (SELECT max(a.attempt) FROM dataflow.attempt a), 0)
     INTO free, running, oldest
     FROM dataflow.control g
-    LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || _shares.daemon
+    LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || limited
     LEFT JOIN LATERAL (
         SELECT a.jobid, a.daemon, count(*) AS attempts, sum(count(*)) OVER (PARTITION BY a.jobid) AS of_job, min(a.attempt) AS oldest
         FROM dataflow.attempt a WHERE a.ended IS NULL AND a.attempt >= oldest GROUP BY a.jobid, a.daemon
@@ -427,6 +429,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     daemon_environment text;
+    outside boolean;
     stopper text;
     noes text;
     unanswered jsonb;
@@ -455,8 +458,8 @@ BEGIN
     IF stopper IS NOT NULL THEN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF412', HINT = 'run it on a host of that environment';
     END IF;
-    IF EXISTS (SELECT FROM dataflow.job j JOIN dataflow.daemon d ON d.daemon = claim_run.daemon
-        WHERE j.jobid = claim_run.of_job AND j.kind = 'outside' AND NOT d.is_outside) THEN
+    outside := (SELECT d.is_outside FROM dataflow.daemon d WHERE d.daemon = claim_run.daemon);
+    IF NOT outside AND EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = claim_run.of_job AND j.kind = 'outside') THEN
         RAISE EXCEPTION 'job % is executed outside: no daemon runs it', of_job USING ERRCODE = 'DF409', HINT = format('dataflowctl begin %s', of_job);
     END IF;
     IF EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = claim_run.of_job AND j.retired IS NOT NULL) THEN
@@ -464,7 +467,7 @@ BEGIN
     END IF;
     SELECT CASE WHEN l.paused THEN l.scope || ' is paused' ELSE format('the limit of %s, %s, is reached', l.scope, dataflow._counted(l.concurrency, 'attempt')) END INTO stopper
         FROM dataflow.limits l
-        WHERE l.scope IN ('global', 'job:' || claim_run.of_job, 'daemon:' || claim_run.daemon) AND (l.paused OR l.concurrency <= l.running)
+        WHERE l.scope IN ('global', 'job:' || claim_run.of_job, 'daemon:' || CASE WHEN outside THEN current_setting('dataflow.executor') ELSE claim_run.daemon END) AND (l.paused OR l.concurrency <= l.running)
         ORDER BY l.scope <> 'global' LIMIT 1;
     IF stopper IS NOT NULL THEN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait, or see `dataflowctl concurrency` and `dataflowctl resume`';
