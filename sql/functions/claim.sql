@@ -408,7 +408,7 @@ COMMENT ON FUNCTION dataflow.claim(text, uuid, integer) IS
 
 -- One run, named by a person. Forced, it runs although questions are answered no; never while somebody writes or reads the same
 -- chunk, beyond a limit, or in another environment than its datasets'.
-CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean DEFAULT false) RETURNS TABLE (
+CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean, reason text) RETURNS TABLE (
     attempt bigint,
     token uuid,
     jobid text,
@@ -493,10 +493,26 @@ BEGIN
         SELECT a.attempt INTO taken FROM dataflow.attempt a WHERE a.jobid = claim_run.of_job AND a.dataid = claim_run.of_dataid AND a.ended IS NULL;
         IF FOUND THEN
             INSERT INTO dataflow.event (kind, jobid, dataid, attempt, code, reason)
-            VALUES ('status', claim_run.of_job, claim_run.of_dataid, taken, 'FORCED', coalesce(noes, 'every question was answered yes'));
+            VALUES ('status', claim_run.of_job, claim_run.of_dataid, taken, 'FORCED', concat_ws('; ', claim_run.reason, coalesce(noes, 'every question was answered yes')));
             INSERT INTO dataflow.evidence (attempt, told) VALUES (taken, jsonb_build_object('forced', coalesce(unanswered, '{}')));
         END IF;
     END IF;
 END $$;
-COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean) IS
-    'Takes one run that a person has named, within every limit; nothing is returned if it may not run. forced: also if questions are answered no, which the attempt and the history keep, but not while its chunk is being read or written';
+COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean, text) IS
+    'Takes one run that a person has named, within every limit; nothing is returned if it may not run. forced: also if questions are answered no, which the attempt and the history keep, with the reason, but not while its chunk is being read or written';
+
+CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean DEFAULT false) RETURNS TABLE (
+    attempt bigint,
+    token uuid,
+    jobid text,
+    dataid text,
+    number integer,
+    tag text,
+    inputs jsonb,
+    params jsonb,
+    timeout_seconds double precision
+)
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT * FROM dataflow.claim_run(daemon, incarnation, of_job, of_dataid, forced, NULL) $$;
+COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean) IS 'claim_run() without a reason';

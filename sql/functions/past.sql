@@ -193,7 +193,7 @@ BEGIN
             format('daemon %s%s%s%s', a.daemon, ' of host ' || (e.told ->> 'hostname'), ', environment ' || (e.told ->> 'environment'), ', dataflowd ' || nullif(e.told ->> 'version', '')),
             'flow ' || (e.told ->> 'flow') || coalesce(' in ' || (e.found ->> 'directory'), ''),
             coalesce('code ' || left(coalesce(a.code_hash, e.found ->> 'code_hash'), 12), 'its code was not told'),
-            'configuration ' || left(coalesce(a.config_hash, e.found ->> 'config_hash'), 12), 'params ' || (e.told ->> 'params')), NULL::text;
+            'configuration ' || left(coalesce(a.config_hash, e.found ->> 'config_hash'), 12), 'params ' || (e.told ->> 'params'), 'words ' || dataflow._words_text(a.words)), NULL::text;
     RETURN QUERY SELECT 15, 'What was changed since?', NULL::boolean, NULL::text, c.said, NULL::text
     FROM (SELECT dataflow._declared_since(why_attempt.jobid, a.claimed) AS said) AS c WHERE c.said IS NOT NULL;
 END $$;

@@ -290,3 +290,22 @@ def test_the_order_of_work_is_that_of_the_outputs_also_where_the_input_has_anoth
     world.job("by_text", "raw", "words")
     world.ready("raw", "2", "10")
     assert [run.dataid for run in world.daemon().claim(1)] == ["10"]
+
+
+def test_the_history_of_a_chunk_that_no_job_makes_goes_by_its_dataset(pipeline: World) -> None:
+    told = "SELECT kind, from_status, to_status, reason FROM dataflow.history(%s, %s)"
+    pipeline.do("SELECT dataflow.ready('raw', %s, reason => 'by ferry')", DAY)
+    pipeline.ready("raw", NEXT)
+    pipeline.do("SELECT dataflow.hold('raw', %s, 'wrong file')", DAY)
+    pipeline.do("UPDATE dataflow.dataset SET location = '/data/new' WHERE datasetid = 'raw'")
+    assert pipeline.rows(told, "raw", DAY) == [
+        ("status", None, "READY", "by ferry"),
+        ("status", "READY", "HOLD", "wrong file"),
+        ("dataset", "/data/raw/{dataid}", "/data/new", None),
+    ]
+    assert pipeline.rows(told, "raw", "2030-01-01") == []
+    with pytest.raises(psycopg.Error, match="clean is a dataset, and job clean_orders makes it") as refused:
+        pipeline.rows(told, "clean", DAY)
+    assert refused.value.diag.message_hint == f"dataflowctl history clean_orders {DAY}"
+    with pytest.raises(psycopg.Error, match="there is no job nothing"):
+        pipeline.rows(told, "nothing", DAY)
