@@ -142,7 +142,7 @@ FROM dataflow.claim_within(%(daemon)s, %(incarnation)s, %(want)s, %(scarce)s::te
 
 -- daemon_claim_run: take one run that a person has named
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
-FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, %(jobid)s, %(dataid)s, %(forced)s);
+FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, %(jobid)s, %(dataid)s, %(forced)s, %(reason)s);
 
 -- daemon_claim_new: ask for a run of a job without inputs, and take it
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
@@ -396,8 +396,9 @@ SELECT v.jobid, dataflow.code_version(v.jobid, v.code_hash, v.config_hash, v.par
 FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(config_hashes)s::text[], %(parts)s::text[], %(whole_hashes)s::text[])
     AS v (jobid, code_hash, config_hash, parts, whole_hash);
 
--- other_code: which of these jobs have other code than before
-SELECT j.jobid::text FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(whole_hashes)s::text[]) AS v (jobid, code_hash, whole_hash)
+-- other_code: which of these jobs have other code than before, and whether they have chunks
+SELECT j.jobid::text, EXISTS (SELECT FROM dataflow.chunk_count c WHERE c.jobid = j.jobid AND c.status = 'READY')
+FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(whole_hashes)s::text[]) AS v (jobid, code_hash, whole_hash)
 JOIN dataflow.job j ON j.jobid = v.jobid WHERE j.code_hash IS DISTINCT FROM v.code_hash AND j.code_hash IS DISTINCT FROM v.whole_hash;
 
 -- accept: accept chunks that other code made, or only show them

@@ -1,5 +1,30 @@
 -- The story of a run: what happened to it, what happened around it at the same time, and what it waited for.
 
+-- The story of a chunk that no job makes: by whom it was registered, held or withdrawn, and what was declared of its dataset meanwhile.
+CREATE OR REPLACE FUNCTION dataflow._chunk_history(of_dataset text, of_dataid text) RETURNS TABLE (
+    at timestamptz, actor text, application text, kind text, datasetid text, attempt bigint, from_status text, to_status text, code text, reason text
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    maker text := (SELECT o.jobid FROM dataflow.job_output o WHERE o.datasetid = _chunk_history.of_dataset);
+    first bigint;
+BEGIN
+    IF maker IS NOT NULL THEN
+        RAISE EXCEPTION '% is a dataset, and job % makes it', _chunk_history.of_dataset, maker USING ERRCODE = 'DF404',
+            HINT = format('dataflowctl history %s %s', maker, _chunk_history.of_dataid);
+    END IF;
+    SELECT min(e.event) INTO first FROM dataflow.event e
+        WHERE e.jobid = '' AND e.dataid = _chunk_history.of_dataid AND e.datasetid = _chunk_history.of_dataset;
+    RETURN QUERY
+    SELECT e.at, e.actor, e.application, e.kind, e.datasetid, e.attempt, e.from_status, e.to_status, e.code, e.reason FROM dataflow.event e
+    WHERE e.jobid = '' AND e.dataid IN ('', _chunk_history.of_dataid) AND e.datasetid = _chunk_history.of_dataset AND e.event >= first
+    ORDER BY e.event;
+END $$;
+
 CREATE OR REPLACE FUNCTION dataflow.history(jobid text, dataid text) RETURNS TABLE (
     at timestamptz, actor text, application text, kind text, datasetid text, attempt bigint, from_status text, to_status text, code text, reason text
 )
@@ -14,6 +39,10 @@ DECLARE
     last bigint;
     used constant text[] := dataflow._used_datasets(ARRAY[history.jobid]);
 BEGIN
+    IF NOT EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = history.jobid) AND EXISTS (SELECT FROM dataflow.dataset d WHERE d.datasetid = history.jobid) THEN
+        RETURN QUERY SELECT * FROM dataflow._chunk_history(history.jobid, history.dataid);
+        RETURN;
+    END IF;
     PERFORM dataflow._known_job(history.jobid);
     SELECT min(e.event), max(e.event) INTO first, last FROM dataflow.event e WHERE e.jobid = history.jobid AND e.dataid = history.dataid;
     IF dataflow._is_open(history.jobid, history.dataid) THEN
@@ -46,7 +75,7 @@ BEGIN
     ORDER BY h.at, h.event NULLS LAST;
 END $$;
 COMMENT ON FUNCTION dataflow.history(text, text) IS
-    'The story of a run in order: every transition, every change of what it waited for, what happened around it at the same time (limits, pauses, daemons, declarations), and what each attempt waited for (kind waited)';
+    'The story of a run, or of a chunk of a dataset that no job makes, in order: every transition, every change of what it waited for, what happened around it at the same time (limits, pauses, daemons, declarations), and what each attempt waited for (kind waited)';
 
 -- Whether the run is queued or running. Then events of now belong to its story, too.
 CREATE OR REPLACE FUNCTION dataflow._is_open(jobid text, dataid text) RETURNS boolean

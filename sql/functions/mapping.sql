@@ -268,6 +268,17 @@ AS $$
     WHERE i.jobid = _inputs.jobid AND i.kind <> 'identity'
 $$;
 
+-- The same for a caller that asks for many runs of a job, and has looked up once which inputs map by identity and whether others map otherwise.
+CREATE OR REPLACE FUNCTION dataflow._known_inputs(jobid text, dataid text, same_inputs text[], has_mappings boolean) RETURNS TABLE (datasetid text, dataid text)
+LANGUAGE sql STABLE
+AS $$
+    SELECT unnest(same_inputs), _known_inputs.dataid
+    UNION ALL
+    SELECT i.datasetid, mapped FROM dataflow.job_input i
+    LEFT JOIN LATERAL dataflow._mapped_inputs(i.mapping, i.datasetid, _known_inputs.dataid) AS mapped ON true
+    WHERE has_mappings AND i.jobid = _known_inputs.jobid AND i.kind <> 'identity'
+$$;
+
 CREATE OR REPLACE FUNCTION dataflow.required_inputs(jobid text, dataid text) RETURNS TABLE (datasetid text, dataid text)
 LANGUAGE sql STABLE
 AS $$ SELECT i.datasetid, i.dataid FROM dataflow._inputs(jobid, dataid) i WHERE i.dataid IS NOT NULL $$;

@@ -156,6 +156,8 @@ BEGIN
     INSERT INTO dataflow.daemon AS d (daemon, hostname, pid, session_pid, environment, jobs, lease, lease_until, is_outside)
     VALUES (passing, '', 0, pg_backend_pid(), _begin_run.environment, ARRAY[_begin_run.of_job], interval '1 hour', clock_timestamp() + interval '1 hour', true)
     RETURNING d.incarnation INTO born;
+    -- The limit of what executes the run, daemon:<name>, is looked at under the claim lock, with all others.
+    PERFORM set_config('dataflow.executor', executor, true);
     IF _begin_run.of_dataid IS NULL THEN
         SELECT c.* INTO taken FROM dataflow.claim(passing, born, 1) AS c;
     ELSE

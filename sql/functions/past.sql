@@ -195,7 +195,7 @@ BEGIN
             format('daemon %s%s%s%s', a.daemon, ' of host ' || (e.told ->> 'hostname'), ', environment ' || (e.told ->> 'environment'), ', dataflowd ' || nullif(e.told ->> 'version', '')),
             'flow ' || (e.told ->> 'flow') || coalesce(' in ' || (e.found ->> 'directory'), ''),
             coalesce('code ' || left(coalesce(a.code_hash, e.found ->> 'code_hash'), 12), 'its code was not told'),
-            'configuration ' || left(coalesce(a.config_hash, e.found ->> 'config_hash'), 12), 'params ' || (e.told ->> 'params')), NULL::text;
+            'configuration ' || left(coalesce(a.config_hash, e.found ->> 'config_hash'), 12), 'params ' || (e.told ->> 'params'), 'words ' || dataflow._words_text(a.words)), NULL::text;
     RETURN QUERY SELECT c.* FROM dataflow._changes_since(why_attempt.jobid, a.claimed) AS c;
 END $$;
 COMMENT ON FUNCTION dataflow.why_attempt(text, text, integer) IS

@@ -191,6 +191,7 @@ DECLARE
     is_retired boolean;
     maker record;
     given text;
+    words text;
     old record;
     host record;
     kept record;
@@ -205,9 +206,9 @@ DECLARE
 BEGIN
     SELECT r.* INTO run FROM dataflow.run_state(why.jobid, why.dataid) AS r;
     SELECT j.retired IS NOT NULL INTO is_retired FROM dataflow.job j WHERE j.jobid = why.jobid;
-    SELECT a.started IS NOT NULL INTO began FROM dataflow.attempt a WHERE a.attempt = run.attempt;
+    SELECT a.started IS NOT NULL, ', with the words ' || dataflow._words_text(a.words) INTO began, words FROM dataflow.attempt a WHERE a.attempt = run.attempt;
     -- An earlier attempt than the last may have made the published version.
-    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs, a.forced, a.params, dataflow._not_given(a) AS missing, dataflow._forced_inputs(a.inputs) AS forced_inputs
+    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs, a.forced, a.params, a.words, dataflow._not_given(a) AS missing, dataflow._forced_inputs(a.inputs) AS forced_inputs
         INTO maker FROM dataflow.datastatus s JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
         JOIN dataflow.attempt a ON a.attempt = m.attempt
         WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
@@ -240,20 +241,20 @@ BEGIN
                 ELSE format('attempt %s on %s made version %s%s, finished %s, of %s', maker.number, maker.daemon, run.version,
                     CASE WHEN maker.forced THEN ' by force' ELSE '' END, dataflow._stamp(maker.ended),
                     coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(maker.inputs)), 'nothing'))
-                    || coalesce(', with ' || dataflow._params_text(maker.params), '')
+                    || coalesce(', with ' || dataflow._params_text(maker.params), '') || coalesce(', with the words ' || dataflow._words_text(maker.words), '')
                     || CASE WHEN run.attempt IS NULL OR maker.attempt >= run.attempt THEN ''
                         ELSE format('; set to READY by hand %s, after attempt %s ended %s', dataflow._stamp(run.since), run.number, coalesce(run.code, run.outcome)) END END
                 || CASE WHEN kept.accepted_by IS NULL THEN '' ELSE format('; %s accepted it as it is with the code of now, %s: %s',
                     kept.accepted_by, dataflow._stamp(kept.accepted), coalesce(kept.reason, 'no reason was given')) END
             WHEN 'RUNNING' THEN format('attempt %s %s %s (%s) since %s', run.number, CASE WHEN waits IS NULL THEN 'runs on' ELSE 'was claimed by' END, run.daemon,
                     coalesce(run.hostname, (SELECT 'its lease ends ' || dataflow._stamp(a.lease_until) FROM dataflow.attempt a WHERE a.attempt = run.attempt), 'an unknown host'),
-                    dataflow._stamp(run.claimed)) || coalesce(', and ' || waits, '')
+                    dataflow._stamp(run.claimed)) || coalesce(words, '') || coalesce(', and ' || waits, '')
                 || CASE WHEN host.state IN ('GONE', 'LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, dataflow._stamp(host.heard)) ELSE '' END
-            WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, dataflow._stamp(run.ended)) ELSE 'set by hand ' || dataflow._stamp(run.since) END,
+            WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s%s', run.number, dataflow._stamp(run.ended), words) ELSE 'set by hand ' || dataflow._stamp(run.since) END,
                 CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.code ELSE 'BY_HAND' END,
                 coalesce(split_part(CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.error END, E'\n', 1), run.reason, 'no reason is known'))
-            WHEN 'RETRYING' THEN format(CASE run.code WHEN 'RETRY_LATER' THEN 'it asked to be tried later, %3$s: %4$s' ELSE 'try %1$s of %2$s failed, %3$s: %4$s' END,
-                run.tries, run.max_attempts, run.code, coalesce(split_part(run.error, E'\n', 1), 'no reason is known'))
+            WHEN 'RETRYING' THEN format(CASE run.code WHEN 'RETRY_LATER' THEN 'it asked to be tried later, %3$s: %4$s' ELSE 'try %1$s of %2$s failed%5$s, %3$s: %4$s' END,
+                run.tries, run.max_attempts, run.code, coalesce(split_part(run.error, E'\n', 1), 'no reason is known'), words)
             WHEN 'HELD' THEN format('held since %s: %s', dataflow._stamp(run.since), coalesce(run.reason, 'no reason was given'))
             WHEN 'QUEUED' THEN 'all its data is there; it is in the queue'
             WHEN 'WAITING' THEN 'it cannot start yet; the questions say why'

@@ -22,3 +22,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.add_words(bigint, uuid, text[]) IS
     'Keeps the words that a person has added to the command of an attempt, or executes instead of its code; false: the attempt is fenced, stop';
+
+-- For people: as one would type them. NULL: nothing was added.
+CREATE OR REPLACE FUNCTION dataflow._words_text(words text[]) RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT string_agg(CASE WHEN w.word ~ '^[A-Za-z0-9_@%+=:,./-]+$' THEN w.word ELSE '''' || replace(w.word, '''', '''"''"''') || '''' END, ' ' ORDER BY w.place)
+    FROM unnest(words) WITH ORDINALITY AS w (word, place)
+$$;
