@@ -127,6 +127,7 @@ class Context:
         default_factory=list
     )  # of the outputs, as far as they were written
     _nodes: dict[str, Node] = field(default_factory=dict)
+    _wholes: dict[str, str] = field(default_factory=dict)  # by branch, the node that it is a branch of
     _inside: threading.local = field(default_factory=threading.local)  # nodes that are open in this thread
     _read: set[str] = field(default_factory=set)
 
@@ -190,6 +191,7 @@ class Context:
         taken = name if branch is None else f"{name}: {branch}"
         if branch is not None:
             self._nodes.setdefault(taken, Node(taken, name))
+            self._wholes[taken] = name
         self._passages.append((taken, watch))
         return watch.frame
 
@@ -325,7 +327,7 @@ class Context:
         for name, watch in self._passages:
             rows = int((watch.passing() or {"rows": 0})["rows"])
             found[name].count(successes=rows)
-            if (whole := self._whole_of(name)) is not None:
+            if (whole := self._wholes.get(name)) is not None:
                 found[whole].count(successes=rows)
         for name, sources in self._sources().items():
             found[name].sources = sources
@@ -346,11 +348,6 @@ class Context:
                 node.items += earlier["items"] - gone
                 node.successes += earlier["successes"]
                 node.failures += earlier["failures"] - gone
-
-    def _whole_of(self, name: str) -> str | None:
-        """The node of which this one is a branch."""
-        parent = self._nodes[name].parent
-        return parent if parent is not None and name.startswith(f"{parent}: ") else None
 
     def _sources(self) -> dict[str, list[str]]:
         """Of each node those before it, as Spark's plan has them: only the nearest on each way."""
@@ -374,7 +371,7 @@ class Context:
         for place, above in before.items():
             nearest = above - {further for other in above for further in before[other]}
             name = placed[place][0]
-            whole = self._whole_of(name)
+            whole = self._wholes.get(name)
             # What comes to a branch comes to its node, and through it.
             known = found.setdefault(whole or name, [])
             known += [

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataflowd.host.allowed_roots import check, local
 from dataflowd.model.faults import AttemptError
+from dataflowd.model.identifiers import DATAID
 from dataflowd.model.location import ATTEMPTS
 from dataflowd.model.work_order import chunk_location, without_attempts
 from dataflowd.storage import fixed_path
@@ -42,7 +43,6 @@ HALF_REMOVED = "HALF_REMOVED"
 GONE = "is gone"  # somebody else has removed it meanwhile
 FORGOTTEN = "FORGOTTEN"  # as dataflow.collect says
 _ATTEMPT = re.compile(rf"(?P<half>{re.escape(REMOVING)})?attempt=(?P<attempt>[1-9][0-9]{{0,17}})")
-_DATAID = r"[A-Za-z0-9_:+=][A-Za-z0-9._:+=-]{0,127}"
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -277,7 +277,7 @@ def _pattern(name: str) -> re.Pattern[str]:
     """Where {dataid} stands more than once in a name, it is the same each time."""
     first, *rest = map(re.escape, name.split("{dataid}"))
     for number, part in enumerate(rest):
-        first += (f"(?P<dataid>{_DATAID})" if number == 0 else "(?P=dataid)") + part
+        first += (f"(?P<dataid>{DATAID.pattern})" if number == 0 else "(?P=dataid)") + part
     return re.compile(first)
 
 

@@ -37,7 +37,6 @@ class Column:
     type: str  # as the server writes it, without length and precision
     kind: str  # its name in the catalogue; of a domain, that of its base
     modifier: int
-    is_required: bool  # NOT NULL and nothing to fill it
     is_filled: bool  # by a default or an identity
     is_generated: bool
 
