@@ -113,7 +113,7 @@ def run_wanted(
 
 
 def create(current: Settings, declared: Declared, echo: Echo | None = None) -> Engine:
-    private.passage(current.data_dir)
+    private.make_passage(current.data_dir)
     match current.engine:
         case "noop":
             return NoopEngine()

@@ -319,7 +319,7 @@ def _place(settings: Settings) -> Iterator[tuple[Path, socket.socket]]:
 
 def _directory(settings: Settings) -> Path:
     """In the data directory, unless a socket's path would be too long there."""
-    parent = private.spool(settings)
+    parent = private.make_spool(settings)
     if len(os.fsencode(parent)) + len(f"/{RUNNER}-1234567-12345678901-12345678/socket") > SOCKET_PATH_BYTES:
         parent = Path(tempfile.gettempdir())
     return supervise.own_directory(parent, RUNNER)

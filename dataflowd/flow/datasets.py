@@ -1,4 +1,4 @@
-"""The tables [dataset.NAME] of a flow file."""
+"""Reads and checks the tables [dataset.NAME] of a flow file."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _options(section: Section) -> dict[str, Any]:
 
 def _check_reachable(section: Section, dataset: Dataset) -> None:
     if dataset.calendar is None and "calendar" in section:
-        return  # it is meant to be one, and that mistake is reported
+        return  # the value of calendar is wrong, and that mistake is already reported
     if dataset.calendar is None:
         for name in ("zone", "start", "ready"):
             if name in section:
@@ -119,7 +119,7 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
                     name, "is given without a calendar", f"write calendar = one of {', '.join(CALENDARS)}"
                 )
     if section.value("format") not in (None, *formats.OPTIONS):
-        return  # what such a one needs is not known
+        return  # the format is wrong, so its other keys cannot be checked
     is_files = dataset.format in (*formats.FILES, *formats.LAKES)
     if dataset.calendar is None and is_files and "location" not in section:
         section.wrong(
@@ -135,7 +135,7 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
 
 
 def _check_rightness(section: Section, dataset: Dataset) -> None:
-    """What is asked of the second question, which only files can answer."""
+    """Checks digest and expect_newer, which belong to the second question (is it the right data?) and need files."""
     for name, is_asked in (("digest", dataset.digest), ("expect_newer", dataset.expect_newer)):
         if is_asked and dataset.format not in formats.FILES:
             section.wrong(
@@ -150,7 +150,7 @@ def _check_rightness(section: Section, dataset: Dataset) -> None:
 
 
 def _check_fixed_path(section: Section, dataset: Dataset) -> None:
-    """See dataflowd.storage.fixed_path."""
+    """The conditions of dataflowd.storage.fixed_path."""
     remedy = "write 'pointer': readers find the data through dataflow.data_location()"
     location = dataset.location or ""
     if dataset.format not in formats.FILES:
@@ -168,7 +168,7 @@ def _check_fixed_path(section: Section, dataset: Dataset) -> None:
 
 
 def _check_options(section: Section, dataset: Dataset) -> None:
-    """Those that reach Spark. A host looks again before it uses them."""
+    """Checks the options that reach Spark. A runner checks them again before it uses them."""
     try:
         formats.read_options(dataset.name, dataset.format, dataset.options)
     except AttemptError as error:
@@ -219,7 +219,7 @@ def _check_table(section: Section, dataset: Dataset) -> None:
 
 
 def _start(section: Section, calendar: str | None, zone: str) -> dt.datetime | None:
-    """The first period's start, as a moment; it has to be where a period starts."""
+    """The moment at which the first period starts. Any other moment inside a period is a mistake."""
     value = section.value("start")
     if value is None:
         if calendar is not None:
