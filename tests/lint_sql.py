@@ -65,11 +65,10 @@ def main() -> int:
 def sources() -> list[Source]:
     files = [Source(path.name, _read(path), is_function_file=False) for path in sqlfiles.migrations()]
     files += [Source(path.name, _read(path), is_function_file=True) for path in sqlfiles.functions()]
-    # A placeholder is no SQL; where it stands, a parameter may.
     return (
         files
         + [
-            Source(f"queries.sql: {name}", _PARAMETER.sub("$1", sqlfiles.query(name)), is_function_file=False)
+            Source(f"queries.sql: {name}", _filled(sqlfiles.query(name)), is_function_file=False)
             for name in sqlfiles.query_names()
         ]
         + [
@@ -85,7 +84,7 @@ def sources() -> list[Source]:
 
 
 def _filled(statement: str) -> str:
-    """A string or a name stands for itself where one will be."""
+    """Placeholders are no SQL: a string or a name stands for itself where one will be, a parameter for a bound value."""
     named = re.sub(r"\{([a-z]+)\}", r'"\1"', statement.replace("{text}", "'text'").replace("{count}", "1"))
     return _PARAMETER.sub("$1", named)
 

@@ -52,7 +52,7 @@ def apply(  # noqa: PLR0913 - each is an option of the command
 
     settings = settings_of(context)
     try:
-        # The file alone first: its mistakes need no database, least of all one that has to be started.
+        # The file is checked before the database is asked: a file with mistakes must not start an embedded Postgres.
         loaded = load(flow, settings)
         changes, kept, stale = (
             (_check(loaded, settings), [], [])
@@ -107,7 +107,9 @@ def _check(flow: Flow, settings: Settings) -> list[Change]:
 def _store(
     flow: Flow, settings: Settings, *, prune: bool, dry_run: bool, yes: bool
 ) -> tuple[list[Change], list[str], list[str]]:
-    """What changes, the names of what the flow no longer declares and keeps all the same, and jobs that other code has made chunks of."""
+    """Returns the changes, the names that the flow no longer declares but that stay because --prune was not given, and the
+    jobs whose chunks were made by other code.
+    """
     from dataflowd.database import db, migrate
     from dataflowd.flow import apply as apply_flow
     from dataflowd.flow import conflicts, plan
@@ -144,7 +146,7 @@ def _undeclared(connection: psycopg.Connection, flow: Flow) -> list[str]:
 
 
 def _with_code(changes: list[Change], other_code: set[str]) -> list[Change]:
-    """What other code has made is stale from now on, so a job whose code differs is changed."""
+    """Adds the jobs whose code differs: what their earlier code made is stale from now on."""
     return [
         replace(change, action="changed", columns=(*change.columns, "code_hash"))
         if change.kind == "job" and change.action in {"unchanged", "changed"} and change.name in other_code

@@ -1,4 +1,4 @@
-"""The command `dataflowd`: the daemon itself, and what it would run with."""
+"""The program `dataflowd`: the daemon, the demo, and the settings that the daemon would use."""
 
 from __future__ import annotations
 

@@ -62,10 +62,13 @@ def run(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Run the next chunk of a job here, in the foreground, without a daemon; what it says is shown.
 
-    The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops it
-    and gives it back. Of which job a script is, and with which words it is called, says the flow whose job names it: one
-    of DATAFLOW_FLOWS, or a flow.toml here or beside it; without one ./load.sh is of the job load. Words behind -- are
-    added to those of its command, as they are; they are kept with the attempt, and `attempts` shows them: put no secret there. Exit status: 0 done, 1 it failed, 10 to 14 the question that is answered no.
+    The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops the
+    run and gives it back. The job's code is named by a flow file: one of DATAFLOW_FLOWS, or flow.toml of the current
+    directory. A script belongs to the job whose command names it, in one of these files or in a flow.toml beside the script;
+    if no file names it, ./load.sh belongs to the job load. Words behind -- are added to the job's command as they are. They
+    are kept with the attempt, and `attempts` shows them: put no secret there.
+
+    Exit status: 0 the run is done, 1 it failed, 10 to 14 the question that is answered no.
 
     Examples:
     dataflowctl run ./load.sh               the script of the job load, on the next chunk
@@ -308,6 +311,7 @@ class _Foreground:
                 "outcome": result.outcome,
                 "code": result.code,
                 "error": result.error,
+                "remedy": result.remedy,
             }
         )
         if not self.json:
@@ -361,18 +365,34 @@ def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, D
             declared.add_script(jobid, Path(job), row["config_hash"])
     if not declared.is_known(jobid):
         with connected(context) as connection:
-            declared.add_like(jobid, call("code_of", jobid=jobid).send(connection)[0]["base"])
+            base = call("code_of", jobid=jobid).send(connection)[0]["base"]
+        declared = _with_flow_here(settings, declared, base)
+        declared.add_like(jobid, base)
     try:
         found_in, known = declared.job(jobid)
     except NotFoundError as error:
         command = f"DATAFLOW_FLOWS={FLOW_FILE} dataflowctl run {jobid}"
-        raise NotFoundError(error.message, f"name the flow file that declares it: {command}") from None
+        raise NotFoundError(
+            error.message,
+            f"go to the directory of the {FLOW_FILE} that declares it, or name that file: {command}",
+        ) from None
     if known.kind == "outside":
         raise NotAllowedError(
             f"job {jobid} is executed outside: there is no code to run here", f"dataflowctl begin {jobid}"
         )
     engine = "spark" if needs_spark(found_in, known) else "process"
     return settings.model_copy(update={"engine": engine}), declared
+
+
+def _with_flow_here(settings: Settings, declared: Declared, jobid: str) -> Declared:
+    """The flows of this host, or flow.toml of the current directory where only that file declares the job."""
+    from dataflowd.flow.loaded import Declared
+
+    file = Path(FLOW_FILE)
+    if declared.is_known(jobid) or not file.is_file():
+        return declared
+    here = Declared(settings.model_copy(update={"flows": [file.absolute()]}))
+    return here if here.is_known(jobid) else declared
 
 
 def _foreground_settings(context: typer.Context) -> Settings:

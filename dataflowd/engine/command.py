@@ -29,7 +29,7 @@ from dataflowd.flow.compose import by_own_names, versions
 from dataflowd.host import lent_key, private, runner_user, scratch, supervise
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
-from dataflowd.model.attempt import done, failed, returned
+from dataflowd.model.attempt import done, failed, failed_by, returned
 from dataflowd.model.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
 from dataflowd.model.faults import AttemptError
 from dataflowd.runner import session
@@ -118,7 +118,7 @@ class CommandEngine:
         except DatabaseUnreachableError as error:
             return returned(attempt, error.message)
         except DataflowError as error:
-            return failed(attempt, error.code, str(error), retry=False)
+            return failed_by(attempt, error, retry=False)
         except OSError as error:
             return failed(attempt, "INVALID_CODE", f"the job's code cannot be read: {error}", retry=False)
         if order is None:
@@ -131,9 +131,9 @@ class CommandEngine:
                 program = replace(self._program(job, attempt.tag, directory), after=job.words)
                 result = await self._execute(attempt, order, program, directory, said)
             except AttemptError as error:
-                result = failed(attempt, error.code, str(error), retry=error.retry, **error.details)
+                result = failed_by(attempt, error, retry=error.retry, **error.details)
             except DataflowError as error:
-                result = failed(attempt, error.code, str(error), retry=False)
+                result = failed_by(attempt, error, retry=False)
             except OSError as error:
                 result = failed(attempt, "CANNOT_START", f"the process cannot be started: {error}")
         told = by_own_names(result, order)

@@ -32,7 +32,7 @@ from dataflowd.flow.graph import SCRIPTS
 from dataflowd.host import log, memory, supervise
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
-from dataflowd.model.attempt import Result, failed, returned
+from dataflowd.model.attempt import Result, failed, failed_by, returned
 from dataflowd.model.errors import DatabaseUnreachableError, DataflowError
 from dataflowd.runner import session
 
@@ -102,7 +102,7 @@ class SparkEngine:
         except DatabaseUnreachableError as error:
             return returned(attempt, error.message)
         except DataflowError as error:
-            return failed(attempt, error.code, str(error), retry=False)
+            return failed_by(attempt, error, retry=False)
         except OSError as error:
             return failed(attempt, "INVALID_CODE", f"the job's code cannot be read: {error}")
         if order is None:

@@ -21,6 +21,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from dataflowd.host import withheld
 from dataflowd.model.errors import InvalidSettingsError
+from dataflowd.model.identifiers import NAME
 from dataflowd.model.masking import mask
 from dataflowd.model.suggest import did_you_mean
 
@@ -154,7 +155,7 @@ class Settings(BaseSettings):
     statement_timeout: int = Field(60, ge=1, description="seconds a single database call may take")
     daemon_name: str = Field(
         "",
-        pattern=r"^([A-Za-z][A-Za-z0-9_.-]{0,62})?$",
+        pattern=f"^({NAME.pattern})?$",
         description="name of the daemon in the database, one process at a time; default: the host's name",
     )
     engine: Literal["spark", "process", "noop"] = Field(

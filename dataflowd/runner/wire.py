@@ -53,6 +53,7 @@ _RESULT: dict[str, Kinds] = {
     "outcome": _TEXT,
     "code": (*_TEXT, *_LOST),
     "error": (*_TEXT, *_LOST),
+    "remedy": (*_TEXT, *_LOST),
     "retry": (bool, *_LOST),
     "code_hash": (*_TEXT, *_LOST),
     "config_hash": (*_TEXT, *_LOST),

@@ -55,7 +55,7 @@ BEGIN
         -- The job, its limits and pauses, its datasets, and daemons: between the first and the last event of the run.
         (SELECT e.* FROM dataflow.event e
          WHERE e.jobid IN ('', history.jobid) AND e.dataid = '' AND e.event BETWEEN first AND last AND (
-            e.jobid = history.jobid OR e.kind = 'daemon' OR (e.kind = 'control' AND (e.reason LIKE 'global%' OR e.reason LIKE 'daemon:%' OR split_part(e.reason, ' ', 1) = 'job:' || history.jobid))
+            e.jobid = history.jobid OR e.kind = 'daemon' OR (e.kind = 'control' AND (starts_with(e.scope, 'daemon:') OR e.scope IN ('global', 'job:' || history.jobid)))
             OR (e.kind IN ('dataset', 'credential') AND (e.datasetid IS NULL OR e.datasetid = ANY (used))))
          ORDER BY e.event DESC LIMIT around_at_most)
         UNION ALL
@@ -97,14 +97,14 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
-    SELECT e.to_status::integer, e.reason LIKE '%(paused)%' INTO concurrency, paused FROM dataflow.event e
-        WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'control' AND split_part(e.reason, ' ', 1) = _limit_at.scope AND e.at <= _limit_at.moment
+    SELECT e.to_status::integer, e.paused INTO concurrency, paused FROM dataflow.event e
+        WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'control' AND e.scope = _limit_at.scope AND e.at <= _limit_at.moment
         ORDER BY e.at DESC, e.event DESC LIMIT 1;
     IF FOUND THEN
         RETURN;
     END IF;
     SELECT e.from_status::integer, false INTO concurrency, paused FROM dataflow.event e
-        WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'control' AND split_part(e.reason, ' ', 1) = _limit_at.scope AND e.at > _limit_at.moment
+        WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'control' AND e.scope = _limit_at.scope AND e.at > _limit_at.moment
         ORDER BY e.at, e.event LIMIT 1;
     IF NOT FOUND THEN
         SELECT c.concurrency, c.paused INTO concurrency, paused FROM dataflow.control c WHERE c.scope = _limit_at.scope;
@@ -156,9 +156,9 @@ BEGIN
             job_limit := coalesce(own.concurrency, (SELECT j.max_running FROM dataflow.job j WHERE j.jobid = a.jobid));
             -- Whether any daemon was running at that moment.
             SELECT bool_or(d.state IN ('STARTED', 'RELOADED')) INTO alive FROM (
-                SELECT DISTINCT ON (split_part(split_part(e.reason, ' ', 1), ':', 1)) e.to_status AS state FROM dataflow.event e
-                WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'daemon' AND e.to_status <> 'RESTORED' AND e.at <= middle
-                ORDER BY split_part(split_part(e.reason, ' ', 1), ':', 1), e.at DESC, e.event DESC
+                SELECT DISTINCT ON (e.scope) e.to_status AS state FROM dataflow.event e
+                WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'daemon' AND e.to_status NOT IN ('RESTORED', 'ENDED') AND e.at <= middle
+                ORDER BY e.scope, e.at DESC, e.event DESC
             ) AS d;
             SELECT e.at, e.reason INTO came FROM dataflow.event e
                 WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'daemon' AND e.to_status = 'STARTED' AND e.at BETWEEN since AND a.claimed ORDER BY e.at DESC, e.event DESC LIMIT 1;

@@ -344,7 +344,7 @@ BEGIN
             jsonb_typeof(m -> 'by') = 'number' AND m ->> 'by' ~ '^-?[0-9]{1,6}$' AND m ->> 'unit' = ANY (units || 'number'::text), false)
             THEN 'offset needs a whole number "by" and a "unit": hour, day, week, month, year or number'
         WHEN m ->> 'kind' = 'fixed' AND m ->> 'dataid' IS NULL THEN 'fixed needs a "dataid"'
-        WHEN m ->> 'kind' = 'partitioning' AND NOT coalesce(m ->> 'name' ~ '^[A-Za-z][A-Za-z0-9_.-]{0,62}$', false)
+        WHEN m ->> 'kind' = 'partitioning' AND NOT dataflow._is_name(m ->> 'name')
             THEN 'partitioning needs the "name" of one, such as size_5000'
         WHEN m ->> 'kind' = 'all' AND coalesce(jsonb_typeof(m -> 'dataids') = 'array', false) = (m ? 'partitioning')
             THEN 'all needs either "dataids", a list, or "partitioning"'
@@ -356,7 +356,7 @@ BEGIN
                 SELECT m ->> 'dataid' AS d WHERE m ? 'dataid'
                 UNION ALL
                 SELECT jsonb_array_elements_text(m -> 'dataids') WHERE m ? 'dataids'
-            ) AS named WHERE d IS NULL OR d ~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' OR length(d) > 128)
+            ) AS named WHERE NOT dataflow._is_chunkid(d))
             THEN 'a dataid is 1 to 128 letters, digits and . _ : + = -, and does not start with a dot or a dash'
         WHEN m ->> 'kind' <> 'window' THEN NULL
         WHEN m ? 'size' THEN CASE WHEN m ->> 'size' !~ '^[1-9][0-9]{0,8}$'

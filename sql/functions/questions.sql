@@ -165,6 +165,39 @@ BEGIN
     ) AS earlier ON true;
 END $$;
 
+-- is_of_host: the database answers yes, and the host of the last attempt answered no.
+CREATE OR REPLACE FUNCTION dataflow._questions(jobid text, dataid text) RETURNS TABLE (
+    number integer,
+    question text,
+    answer boolean,
+    code text,
+    detail text,
+    is_of_host boolean
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_job(_questions.jobid);
+    PERFORM dataflow._checked_dataid(_questions.dataid);
+    RETURN QUERY
+    SELECT q.number, q.question, said.no IS NULL, CASE WHEN said.no IS NOT NULL THEN q.code END, coalesce(said.no, q.yes), q.no IS NULL AND said.no IS NOT NULL
+    FROM dataflow._evaluate(ARRAY[_questions.jobid], ARRAY[_questions.dataid]) AS e
+    -- The host's answer no of the last attempt counts while the run waits for RESUBMIT. The claim is kept away by question 5.
+    LEFT JOIN LATERAL dataflow._refused(_questions.jobid, _questions.dataid, e.last_attempt) AS host ON e.out_status = 'FAILED' AND e.locked IS NOT NULL
+    CROSS JOIN LATERAL (VALUES
+            (1, 'Is the data ready?', 'DATA_NOT_READY', e.not_ready, coalesce((
+                SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)),
+                CASE WHEN e.locked IS NULL THEN 'it has no inputs' ELSE 'nothing is missing; see question 5' END)),
+            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'every input has a chunk for this dataid'),
+            (3, 'Is it in the right place?', 'INVALID_PATH', e.invalid_path, dataflow._places_of(_questions.jobid, _questions.dataid)),
+            (4, 'Has it been validated?', 'NOT_VALIDATED', e.not_validated, 'every input is validated'),
+            (5, 'Is it safe to access?', 'LOCKED', e.locked, 'no input and no output is locked')
+        ) AS q (number, question, code, no, yes)
+    CROSS JOIN LATERAL (SELECT coalesce(q.no, CASE WHEN host.code = q.code THEN host.detail END) AS no) AS said;
+END $$;
+
 CREATE OR REPLACE FUNCTION dataflow.five_questions(jobid text, dataid text) RETURNS TABLE (
     number integer,
     question text,
@@ -177,23 +210,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM dataflow._known_job(five_questions.jobid);
-    PERFORM dataflow._checked_dataid(five_questions.dataid);
-    RETURN QUERY
-    SELECT q.number, q.question, said.no IS NULL, CASE WHEN said.no IS NOT NULL THEN q.code END, coalesce(said.no, q.yes)
-    FROM dataflow._evaluate(ARRAY[five_questions.jobid], ARRAY[five_questions.dataid]) AS e
-    -- The host's answer no of the last attempt counts while the run waits for RESUBMIT. The claim is kept away by question 5.
-    LEFT JOIN LATERAL dataflow._refused(five_questions.jobid, five_questions.dataid, e.last_attempt) AS host ON e.out_status = 'FAILED' AND e.locked IS NOT NULL
-    CROSS JOIN LATERAL (VALUES
-            (1, 'Is the data ready?', 'DATA_NOT_READY', e.not_ready, coalesce((
-                SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)),
-                CASE WHEN e.locked IS NULL THEN 'it has no inputs' ELSE 'nothing is missing; see question 5' END)),
-            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'every input has a chunk for this dataid'),
-            (3, 'Is it in the right place?', 'INVALID_PATH', e.invalid_path, dataflow._places_of(five_questions.jobid, five_questions.dataid)),
-            (4, 'Has it been validated?', 'NOT_VALIDATED', e.not_validated, 'every input is validated'),
-            (5, 'Is it safe to access?', 'LOCKED', e.locked, 'no input and no output is locked')
-        ) AS q (number, question, code, no, yes)
-    CROSS JOIN LATERAL (SELECT coalesce(q.no, CASE WHEN host.code = q.code THEN host.detail END) AS no) AS said;
+    RETURN QUERY SELECT q.number, q.question, q.answer, q.code, q.detail FROM dataflow._questions(five_questions.jobid, five_questions.dataid) AS q;
 END $$;
 COMMENT ON FUNCTION dataflow.five_questions(text, text) IS
     'May this job run on this dataid now? One row a question; the claim obeys the same answers. SELECT * FROM dataflow.five_questions(''clean_orders'', ''2026-01-01'')';

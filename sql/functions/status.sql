@@ -501,7 +501,7 @@ DECLARE
 BEGIN
     PERFORM dataflow._known_dataset(ready.datasetid);
     dataset := ready.datasetid;
-    SELECT d FROM unnest(dataids) AS d WHERE d IS NULL OR d ~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' OR length(d) > 128 LIMIT 1 INTO bad;
+    SELECT d FROM unnest(dataids) AS d WHERE NOT dataflow._is_chunkid(d) LIMIT 1 INTO bad;
     IF FOUND THEN
         PERFORM dataflow._checked_dataid(bad);
     END IF;

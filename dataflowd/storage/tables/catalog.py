@@ -37,7 +37,6 @@ class Column:
     type: str  # as the server writes it, without length and precision
     kind: str  # the type's name in the catalogue; for a domain, the name of its base type
     modifier: int
-    is_required: bool  # NOT NULL without a default
     is_filled: bool  # by a default or an identity
     is_generated: bool
 
