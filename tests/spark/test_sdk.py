@@ -485,7 +485,7 @@ def test_a_look_at_what_was_written_sees_the_columns_that_were_written(
 def test_files_that_this_host_does_not_hold_are_listed_and_counted_by_spark(
     spark: SparkSession, numbers: DataFrame, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dataflowd.host.allowed_roots.local", lambda _location: None)
+    monkeypatch.setattr("dataflowd.host.allowed_roots.local_path", lambda _location: None)
     declared = {
         "out": dataset("out", format=kind, checks={"unique": {"columns": ["id"], "severity": "error"}})
     }
