@@ -78,7 +78,7 @@ def _keys(*, again: bool = False) -> Ring:
         if not _ring or again:
             if KEY_VARIABLE not in os.environ:
                 raise InvalidCredentialError(
-                    "this process was given no key", "passwords are opened by jobs that a daemon runs"
+                    "this process was given no key", "only a job that a daemon runs can open a password"
                 )
             _ring[:] = [KeySource.parse(json.loads(os.environ[KEY_VARIABLE])).ring()]
         return _ring[0]

@@ -662,7 +662,7 @@ def test_a_file_that_is_changed_while_it_is_read_is_not_published_without_its_br
 
     declared = {"raw": dataset("raw", format="csv", columns="id int")}
     with pytest.raises(
-        AttemptError, match="2 bad records came by in read raw, and 1 of them could be found"
+        AttemptError, match="2 bad records were counted in read raw, and only 1 of them could be read"
     ) as told:
         run_job(copy, spark, {"raw": raw}, ["out"], datasets=declared)
     assert told.value.code == "WRONG_DATA"
