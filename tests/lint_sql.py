@@ -11,6 +11,7 @@
 - No function waits while it holds the claim lock. Only dataflow._claim_lock takes that lock. Its callers set lock_timeout; after
   the call, they and all functions that they call lock rows with SKIP LOCKED or NOWAIT.
 - No string has a backslash outside of E'...': its meaning would depend on the session's standard_conforming_strings.
+- The planner's settings of a function are one of the blocks of sql/README.md, word for word, or none.
 
 There is no formatter because the existing ones (sqlfluff among them) treat a PL/pgSQL body as one string literal and do not
 format it, and most of this code is in such bodies.
@@ -18,6 +19,7 @@ format it, and most of this code is in such bodies.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,6 +43,8 @@ _WAITS = re.compile(
     r"\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?: OF \w+)?(?! OF| SKIP LOCKED| NOWAIT|\s+SKIP LOCKED)"
 )
 _BACKSLASH = re.compile(r"(?<!E)'[^'\n]*\\[^'\n]*'")
+_PLANNER_BLOCK = re.compile(r"^`(?P<name>[a-z ]+)`: [^`]*```sql\n(?P<settings>[^`]+)```", re.MULTILINE)
+_NOT_OF_THE_PLANNER = {"search_path", "lock_timeout"}
 _DYNAMIC = {"PLpgSQL_stmt_dynexecute", "PLpgSQL_stmt_dynfors", "dynquery"}
 
 
@@ -158,6 +162,8 @@ def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
     language = options["language"].sval if "language" in options else "plpgsql"
     if isinstance(statement, ast.CreateFunctionStmt) and not _has_fixed_path(statement):
         yield from _path_mistakes(source, statement, options)
+    if isinstance(statement, ast.CreateFunctionStmt):
+        yield from _planner_mistakes(source, statement)
     if language != "plpgsql":
         return
     try:
@@ -167,6 +173,33 @@ def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
         return
     if source.is_function_file and _DYNAMIC & set(_keys(body)):
         yield f"{source.name}: {name} builds SQL at run time (EXECUTE)"
+
+
+def _planner_mistakes(source: Source, function: Any) -> Iterator[str]:
+    settings = tuple(
+        _setting(option.arg)
+        for option in function.options
+        if option.defname == "set" and option.arg.name not in _NOT_OF_THE_PLANNER
+    )
+    if settings and settings not in planner_blocks().values():
+        yield f"{source.name}: {_dotted(function.funcname)} has settings for the planner that are no block of sql/README.md: {', '.join(settings)}"
+
+
+@functools.cache
+def planner_blocks() -> dict[str, tuple[str, ...]]:
+    """The blocks of settings that sql/README.md states, by name."""
+    text = _read(sqlfiles.sql_dir() / "README.md")
+    return {
+        block["name"]: tuple(
+            _setting(raw.stmt) for raw in pglast.parse_sql(block["settings"].replace("\n", ";\n"))
+        )
+        for block in _PLANNER_BLOCK.finditer(text)
+    }
+
+
+def _setting(statement: Any) -> str:
+    value = statement.args[0].val
+    return f"{statement.name} = {value.sval if isinstance(value, ast.String) else value.ival}"
 
 
 def _path_mistakes(source: Source, function: Any, options: dict[str, Any]) -> Iterator[str]:

@@ -69,7 +69,7 @@ def read(name: str) -> Unit:
     if main is None:
         raise NotFoundError(
             f"there is no unit {name} in {', '.join(map(str, directories))}",
-            'install it: "From zero to `systemctl status`" in README.md says how',
+            'install it: "From zero to `systemctl status`" in docs/deploy.md says how',
         )
     # Of drop-ins with the same name the first directory's counts. They are read in the order of their names.
     drop_ins: dict[str, Path] = {}

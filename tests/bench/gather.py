@@ -1,4 +1,4 @@
-"""Gathers the results of one command as a table and a picture for README: docs/bench.json, docs/bench.svg.
+"""Gathers the results of one command as a table and a picture for docs/benchmarks.md: docs/bench.json, docs/bench.svg.
 
 A figure can only be compared with figures of the same command, on the same machine with the same versions; both are named.
 The picture shows only ratios, on a scale where half and double are equally far from 1.
@@ -77,7 +77,7 @@ def _found(directory: Path, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """The table of README: the results that have a goal or are ratios."""
+    """The table of docs/benchmarks.md: the results that have a goal or are ratios."""
     rows = ["| bench | what | case | here | goal | holds |", "| --- | --- | --- | ---: | --- | --- |"]
     for result in _shown(document["results"]):
         holds = {True: "yes", False: "**no**", None: ""}[result["holds"]]
