@@ -71,7 +71,7 @@ def password_of(dataset: Dataset) -> str | None:
 
 
 def _keys(*, again: bool = False) -> Ring:
-    """The keys, read once for all attempts of a runner. `again`: read anew, because a key is missing after a rotation."""
+    """The keys, read once for all attempts of a runner. `again`: reads them again, because a rotation may have added the key."""
     from dataflowd.host.keyfile import KeySource  # noqa: PLC0415
 
     with _lock:
