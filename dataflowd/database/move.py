@@ -92,7 +92,7 @@ def _require_quiet(source: psycopg.Connection) -> None:
         said = ", ".join(f"{daemon} (its lease ends {until})" for daemon, until in alive)
         raise LockedError(
             f"a daemon works on the embedded database: {said}",
-            "stop it, and copy again; one that was killed is gone when its lease has ended",
+            "stop it, and copy again; if it was killed, wait until its lease has ended",
         )
 
 

@@ -41,6 +41,6 @@ def _said(flow: Flow, dataset: Dataset) -> Iterator[str]:
         {*OF_OUTPUTS.intersection(dataset.checks), *(("custom",) if dataset.custom_checks else ())}
     )
     if left_out:
-        yield f"{', '.join(left_out)} is not run: no job makes it, and only what a job makes is asked that"
+        yield f"{', '.join(left_out)} is not run: this check needs a job that makes the dataset, and no job does"
     if scripts:
         yield f"its checks are run by the first Spark job that reads it; {scripts} may start before"

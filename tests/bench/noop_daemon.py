@@ -1,4 +1,4 @@
-"""A daemon that does nothing, as a process of its own: `python -m tests.bench.noop_daemon DSN NAME SECONDS LEASE`."""
+"""A daemon with the noop engine, as a process of its own: `python -m tests.bench.noop_daemon DSN NAME SECONDS LEASE`."""
 
 from __future__ import annotations
 

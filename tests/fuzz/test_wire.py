@@ -1,7 +1,7 @@
-"""Whatever a runner says, its daemon hears messages of a known form or closes the line; and it goes on whatever they hold.
+"""A runner sends anything: its daemon accepts messages of a known form or closes the connection, and goes on.
 
-A result of the right form may still be nonsense inside: manifests that are no manifests, checks that are none. The
-database takes it, or it is told as a failure; the attempt ends in any case, and so does nothing else.
+A result of the right form may still have wrong values: invalid manifests, invalid checks. The database accepts it, or the
+attempt is recorded as failed. In any case the attempt ends, and nothing else does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Functions of the database that answer something else than they should: the daemon says so, and works on when they are right again."""
+"""Functions of the database return wrong answers: the daemon logs it, and goes on when they are right again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CLAIMED = "TABLE (attempt {0}, token text, jobid text, dataid text, number integer, tag text, inputs jsonb, params jsonb, timeout_seconds double precision)"
 NINES = "9" * 5000
-# The function with the types of its arguments, what its twin returns, and the twin's body.
+# The function with the types of its arguments; the result type and the body of the twin that replaces it.
 TWINS = {
     "a claim of what is no number": (
         "claim_within(text, uuid, integer, text[], integer)",
@@ -113,13 +113,13 @@ def _is_asked(stage: Stage, before: int) -> bool:
 
 
 def _calls(stage: Stage) -> int:
-    """How often twins were called; a sequence counts also what is rolled back."""
+    """How often the twins were called. A sequence also counts calls that were rolled back."""
     row = stage.connection.execute("SELECT last_value FROM public.asked").fetchone()
     return int(row[0]) if row else 0
 
 
 def test_a_daemon_whose_session_was_forgotten_goes_on(dsn: str, tmp_path: Path) -> None:
-    """As after a restore of a backup, or by a hand."""
+    """The daemon's row is gone, as after the restore of a backup or a manual change."""
     with opened(dsn, tmp_path) as stage:
         stage.connection.execute("UPDATE dataflow.daemon SET session_pid = 1")
         stage.work_off()

@@ -93,7 +93,7 @@ def test_an_attempt_never_writes_where_something_lies(spark: SparkSession, order
         ({"location": "{root}/gone.csv"}, "INVALID_PATH", "there is nothing at"),
         ({"location": "/etc/passwd"}, "INVALID_PATH", "outside the allowed roots"),
         ({"location": "{root}/../x.csv"}, "INVALID_PATH", "has '..' in it"),
-        ({"validated": False}, "NOT_VALIDATED", "nobody has vouched for raw/d1"),
+        ({"validated": False}, "NOT_VALIDATED", "raw/d1 is not validated"),
         ({"files": ({"path": "", "bytes": 5},)}, "WRONG_DATA", "1 of another size"),
         ({"files": ({"path": "part-0", "bytes": 4},)}, "WRONG_DATA", "1 missing, such as part-0"),
     ],
