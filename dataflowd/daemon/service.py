@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from dataflowd.daemon.state import Wanted
     from dataflowd.engine import Engine
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current
     from dataflowd.model.attempt import Attempt, Result
 
 STATEMENT_SHARE = 1 / 4  # of the lease: a call that takes longer leaves no time to react
@@ -58,18 +58,6 @@ STOP_SECONDS = 30.0  # for stopped attempts to be gone and told
 FAREWELL_SECONDS = 5.0
 SHOWN = 10
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# What the database or the outside was told at the start holds until a restart.
-FIXED = (
-    "dsn",
-    "data_dir",
-    "daemon_name",
-    "environment",
-    "engine",
-    "lease",
-    "statement_timeout",
-    "http_host",
-    "http_port",
-)
 
 _log = log.logger(__name__)
 
@@ -79,12 +67,12 @@ class NameTakenError(NotAllowedError):
 
 
 async def run(  # noqa: PLR0913 - all that one daemon is told
-    settings: Settings,
+    current: Current,
     engine: Engine,
     *,
     once: bool = False,
     patience: float = 0.0,
-    reload: Callable[[], Settings] | None = None,
+    reload: Callable[[], None] | None = None,
     serves: Callable[[], Sequence[str] | None] = lambda: None,
     unserved: Callable[[], Mapping[str, str]] = dict,
     has_fixed_paths: Callable[[str], bool] = lambda _dataset: False,
@@ -98,9 +86,9 @@ async def run(  # noqa: PLR0913 - all that one daemon is told
     of its flow files why it cannot run them, `has_fixed_paths` says it of a dataset. `wanted`: what a person wants to be run,
     and nothing else; `told` then hears how it ended.
     """
-    name = settings.effective_daemon_name
+    name = current.settings.effective_daemon_name
     with log.context(daemon=name):
-        state = _state(settings, name, engine, once=once)
+        state = _state(current, name, engine, once=once)
         state.serves, state.unserved, state.wanted, state.told = serves, unserved, wanted, told or state.told
         state.has_fixed_paths = has_fixed_paths
         state.patience = patience
@@ -120,9 +108,9 @@ async def run(  # noqa: PLR0913 - all that one daemon is told
         return _exit_status(state)
 
 
-def _state(settings: Settings, name: str, engine: Engine, *, once: bool) -> State:
+def _state(current: Current, name: str, engine: Engine, *, once: bool) -> State:
     def address() -> str:
-        return db.dsn(settings, lambda line: _log.info("embedded.created", detail=line))
+        return db.dsn(current.settings, lambda line: _log.info("embedded.created", detail=line))
 
     def claims_lost() -> None:
         state.lease.set()
@@ -130,17 +118,18 @@ def _state(settings: Settings, name: str, engine: Engine, *, once: bool) -> Stat
     def link_lost() -> None:
         state.control.set()
 
+    settings = current.settings
     seconds = min(float(settings.statement_timeout), settings.lease * STATEMENT_SHARE)
-    claims = Link(settings, f"dataflowd {name}", seconds=seconds, address=address, on_lost=claims_lost)
+    claims = Link(current, f"dataflowd {name}", seconds=seconds, address=address, on_lost=claims_lost)
     link = Link(
-        settings,
+        current,
         f"dataflowd {name} services",
         seconds=settings.statement_timeout,
         address=address,
         on_lost=link_lost,
     )
     state = State(
-        settings=settings,
+        current=current,
         name=name,
         hostname=socket.gethostname(),
         engine=engine,
@@ -228,7 +217,7 @@ def _first(error: Exception) -> Exception:
 
 
 async def _signals(
-    state: State, received: AsyncIterator[signal.Signals], reload: Callable[[], Settings] | None
+    state: State, received: AsyncIterator[signal.Signals], reload: Callable[[], None] | None
 ) -> None:
     async for number in received:
         if number == signal.SIGHUP:
@@ -240,11 +229,11 @@ async def _signals(
             state.stop(f"{signal.Signals(number).name} was received")
 
 
-async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
+async def _reload(state: State, reload: Callable[[], None] | None) -> None:
     systemd.notify_reloading()
     try:
         if reload is not None:
-            _adopt(state.settings, reload())
+            reload()
         await state.engine.reload()
         state.is_serving_told = False
         await leases.tell_what_is_served(state)
@@ -269,16 +258,6 @@ def _told(error: DataflowError) -> list[tuple[str, str]]:
     if isinstance(error, FlowMistakesError):
         return [(f"{error.path}:{each.line}: {each.what}", each.remedy) for each in error.mistakes]
     return [(error.message, error.remedy)]
-
-
-def _adopt(current: Settings, fresh: Settings) -> None:
-    """In place: services and engine look into the same settings."""
-    changed = [name for name in type(fresh).model_fields if getattr(fresh, name) != getattr(current, name)]
-    for name in changed:
-        if name not in FIXED:
-            setattr(current, name, getattr(fresh, name))
-    if fixed := [name for name in changed if name in FIXED]:
-        _log.warning("daemon.needs_restart", settings=fixed)
 
 
 async def _drain(state: State) -> None:

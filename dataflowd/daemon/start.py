@@ -18,6 +18,7 @@ from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.compose import as_parameters, versions
 from dataflowd.flow.loaded import Declared
 from dataflowd.host import log, private, runner_user, settings
+from dataflowd.host.settings import Current
 from dataflowd.model.errors import InvalidValueError, NotAllowedError
 
 if TYPE_CHECKING:
@@ -37,29 +38,33 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool, patience
     """Runs the daemon in the foreground; returns its exit status."""
     # The watchdog ends a hanging daemon with SIGABRT: then it says where it hangs.
     faulthandler.enable()
-    current = _settings(config, given)
-    log.configure(current)
-    runner_user.require(current)
-    declared = Declared(current)
-    _check_schema(current)
+    begun_with = _settings(config, given)
+    log.configure(begun_with)
+    runner_user.require(begun_with)
+    current = Current(begun_with)
+    declared = Declared(begun_with)
+    _check_schema(begun_with)
 
-    def reload() -> Settings:
-        fresh = _settings(config, given)
+    def reload() -> None:
+        fresh, waiting = settings.reloaded(current.settings, _settings(config, given))
         declared.load(fresh)
         log.configure(fresh)
+        current.settings = fresh
         _tell_left_out(declared)
-        return fresh
+        if waiting:
+            log.logger(__name__).warning("daemon.needs_restart", settings=waiting)
 
     def serves() -> list[str] | None:
-        return None if current.engine == "noop" else declared.jobs(commands_only=current.engine == "process")
+        kind = begun_with.engine
+        return None if kind == "noop" else declared.jobs(commands_only=kind == "process")
 
     _tell_left_out(declared)
     if serves() == []:
         log.logger(__name__).warning(
             "daemon.serves_nothing", remedy="name flow files in DATAFLOW_FLOWS, and reload"
         )
-    if current.engine != "noop":
-        _tell_versions(current, declared)
+    if begun_with.engine != "noop":
+        _tell_versions(begun_with, declared)
     engine = create(current, declared)
     run = partial(daemon.run, current, engine, once=once, patience=patience, reload=reload)
     told = partial(run, serves=serves, unserved=declared.unserved, has_fixed_paths=declared.has_fixed_paths)
@@ -80,19 +85,20 @@ def _tell_left_out(declared: Declared) -> None:
 
 
 def run_wanted(
-    current: Settings,
+    chosen: Settings,
     declared: Declared,
     wanted: Wanted,
     told: Callable[[Attempt, Result], None],
     echo: Echo,
 ) -> None:
     """Runs what a person wants, here and now, as a daemon of its own that does nothing else."""
-    log.configure(current)
-    runner_user.require(current)
-    _check_schema(current)
+    log.configure(chosen)
+    runner_user.require(chosen)
+    _check_schema(chosen)
     for number in range(1, FOREGROUND_MOST):
         # A name is one process's at a time, and there may be others at it: the first that is free.
-        mine = current.model_copy(update={"daemon_name": f"{current.effective_daemon_name[:50]}-run{number}"})
+        name = f"{chosen.effective_daemon_name[:50]}-run{number}"
+        mine = Current(chosen.model_copy(update={"daemon_name": name}))
         engine = create(mine, declared, echo)
         run = partial(
             daemon.run,
@@ -112,9 +118,9 @@ def run_wanted(
     raise NotAllowedError(f"{FOREGROUND_MOST} runs are in the foreground already", "wait for some of them")
 
 
-def create(current: Settings, declared: Declared, echo: Echo | None = None) -> Engine:
-    private.passage(current.data_dir)
-    match current.engine:
+def create(current: Current, declared: Declared, echo: Echo | None = None) -> Engine:
+    private.passage(current.settings.data_dir)
+    match current.settings.engine:
         case "noop":
             return NoopEngine()
         case "process":
@@ -127,17 +133,15 @@ def create(current: Settings, declared: Declared, echo: Echo | None = None) -> E
 
 def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:
     """What the command line gives outranks everything."""
-    current = settings.load(config).settings
-    try:
-        for name, value in given.items():
-            settings.Settings.__pydantic_validator__.validate_assignment(current, name, value)
-    except ValidationError as error:
-        wrong = "; ".join(  # --name is the setting daemon_name
-            f"--{str(item['loc'][0]).removeprefix('daemon_')} {item['input']}: {item['msg']}"
-            for item in error.errors(include_url=False)
-        )
-        raise InvalidValueError(wrong, "run `dataflowd run --help`") from None
-    return current
+    found = settings.load(config).settings
+    for name, value in given.items():
+        try:
+            found = settings.replaced(found, name, value)
+        except ValidationError as error:
+            option = name.removeprefix("daemon_")  # --name is the setting daemon_name
+            wrong = "; ".join(item["msg"] for item in error.errors(include_url=False))
+            raise InvalidValueError(f"--{option} {value}: {wrong}", "run `dataflowd run --help`") from None
+    return found
 
 
 def _tell_versions(current: Settings, declared: Declared) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dataflowd.database.calls import Claims
     from dataflowd.database.session import Link
     from dataflowd.engine import Engine
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
     from dataflowd.model.attempt import Attempt, Result
     from dataflowd.model.errors import DataflowError
 
@@ -80,7 +80,7 @@ class Wanted:
 
 @dataclass(eq=False)
 class State:
-    settings: Settings
+    current: Current
     name: str
     hostname: str
     engine: Engine
@@ -133,6 +133,10 @@ class State:
     hurry: Wake = field(default_factory=Wake)  # service: stop without waiting for attempts
     shutdown_reason: str = ""
     died: tuple[str, Exception] | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return self.current.settings
 
     @property
     def served(self) -> Sequence[str] | None:

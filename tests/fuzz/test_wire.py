@@ -15,6 +15,7 @@ from dataflowd.daemon import finisher, service
 from dataflowd.daemon.state import Offer, Running
 from dataflowd.engine.noop import NoopEngine
 from dataflowd.engine.spark import result_of
+from dataflowd.host.settings import Current
 from dataflowd.runner import wire
 from tests.fuzz.words import Speaker, cases
 
@@ -101,7 +102,7 @@ def test_a_result_of_the_right_form_ends_its_attempt_and_nothing_else(
     world: World, settings: Settings
 ) -> None:
     world.job("clean_orders", "raw", ["clean", "sums"])
-    state = service._state(settings, "alpha", NoopEngine(), once=False)
+    state = service._state(Current(settings), "alpha", NoopEngine(), once=False)
     with asyncio.Runner() as loop:
         loop.run(_open(state))
         try:
