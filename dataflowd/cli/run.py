@@ -74,7 +74,7 @@ def run(  # noqa: PLR0913 - each is an option of the command
     dataflowctl run ./load.sh -- --verbose  with a further word for the script
     dataflowctl run fetch_rates --new       of a job without inputs
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     if sum((every, dataid is not None, new)) > 1:
         raise typer.BadParameter("--all, --dataid and --new exclude each other")
@@ -88,7 +88,8 @@ def run(  # noqa: PLR0913 - each is an option of the command
     if dataid is not None:
         _require(context, jobid, dataid)
     foreground = _Foreground(json=json)
-    foreground.run(context, job, Wanted(jobid, dataid, every=every, is_new=new), options.words(context))
+    which = Which.EVERY if every else Which.NEW if new else Which.NAMED if dataid is not None else Which.NEXT
+    foreground.run(context, job, Wanted(jobid, which, dataid or ""), options.words(context))
     if not foreground.ended and not every:
         raise nothing(context, jobid, dataid)
     foreground.end()
@@ -117,13 +118,13 @@ def force(  # noqa: PLR0913
     Examples:
     dataflowctl force clean_orders 2026-01-31
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     jobid = _jobid(context, job)
     require_here(context, jobid)
     _confirm_force(context, jobid, dataid, "run", i_know=i_know, yes=yes, json=json, explained=explained)
     foreground = _Foreground(json=json)
-    foreground.run(context, job, Wanted(jobid, dataid, forced=True))
+    foreground.run(context, job, Wanted(jobid, Which.FORCED, dataid))
     foreground.end()
 
 
@@ -152,7 +153,7 @@ def exec_(  # noqa: PLR0913
     dataflowctl exec load 2026-01-31 -- sh -c 'wc -l "$raw_location"'
     dataflowctl exec load 2026-01-31 --publish -- ./repair.sh
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     words = options.words(context)
     if not words:
@@ -181,7 +182,7 @@ def exec_(  # noqa: PLR0913
     declared.add_command(job, words, known["config_hash"])
     foreground = _Foreground(json=json)
     foreground.start(
-        settings.model_copy(update={"engine": "process"}), declared, Wanted(job, dataid, forced=True)
+        settings.model_copy(update={"engine": "process"}), declared, Wanted(job, Which.FORCED, dataid)
     )
     foreground.end()
 

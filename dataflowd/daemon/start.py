@@ -1,4 +1,4 @@
-"""From the command line to a running daemon: settings, flows, engine, the schema's version, then the event loop."""
+"""Starts a daemon from the command line: reads settings and flows, checks the schema, creates the engine, runs the loop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import anyio
 from pydantic import ValidationError
 
 from dataflowd import daemon
+from dataflowd.daemon.state import Assignment
 from dataflowd.database import db, migrate
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.noop import NoopEngine
@@ -36,7 +37,7 @@ FOREGROUND_MOST = 100
 
 def serve(config: Path | None, given: Mapping[str, str], *, once: bool, patience: float) -> int:
     """Runs the daemon in the foreground; returns its exit status."""
-    # The watchdog ends a hanging daemon with SIGABRT: then it says where it hangs.
+    # systemd's watchdog ends a hanging daemon with SIGABRT. The handler then prints where the daemon hangs.
     faulthandler.enable()
     begun_with = _settings(config, given)
     log.configure(begun_with)
@@ -66,9 +67,14 @@ def serve(config: Path | None, given: Mapping[str, str], *, once: bool, patience
     if begun_with.engine != "noop":
         _tell_versions(begun_with, declared)
     engine = create(current, declared)
-    run = partial(daemon.run, current, engine, once=once, patience=patience, reload=reload)
-    told = partial(run, serves=serves, unserved=declared.unserved, has_fixed_paths=declared.has_fixed_paths)
-    return anyio.run(told)
+    assignment = Assignment(
+        once=once,
+        patience=patience,
+        serves=serves,
+        unserved=declared.unserved,
+        has_fixed_paths=declared.has_fixed_paths,
+    )
+    return anyio.run(partial(daemon.run, current, engine, assignment, reload=reload))
 
 
 def _tell_left_out(declared: Declared) -> None:
@@ -91,27 +97,24 @@ def run_wanted(
     told: Callable[[Attempt, Result], None],
     echo: Echo,
 ) -> None:
-    """Runs what a person wants, here and now, as a daemon of its own that does nothing else."""
+    """Runs what a person wants, in a daemon of its own in this process, which then ends."""
+    assignment = Assignment(
+        once=True,
+        wanted=wanted,
+        told=told,
+        serves=lambda: [wanted.jobid],
+        has_fixed_paths=declared.has_fixed_paths,
+    )
     log.configure(chosen)
     runner_user.require(chosen)
     _check_schema(chosen)
     for number in range(1, FOREGROUND_MOST):
-        # A name is one process's at a time, and there may be others at it: the first that is free.
+        # Only one process may have a name. Other people may run jobs here too, so this takes the first free name.
         name = f"{chosen.effective_daemon_name[:50]}-run{number}"
         mine = Current(chosen.model_copy(update={"daemon_name": name}))
         engine = create(mine, declared, echo)
-        run = partial(
-            daemon.run,
-            mine,
-            engine,
-            once=True,
-            serves=lambda: [wanted.jobid],
-            has_fixed_paths=declared.has_fixed_paths,
-            wanted=wanted,
-            told=told,
-        )
         try:
-            anyio.run(run)
+            anyio.run(partial(daemon.run, mine, engine, assignment))
         except daemon.NameTakenError:
             continue
         return
@@ -132,7 +135,7 @@ def create(current: Current, declared: Declared, echo: Echo | None = None) -> En
 
 
 def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:
-    """What the command line gives outranks everything."""
+    """The settings of files and environment. What the command line gives replaces them."""
     found = settings.load(config).settings
     for name, value in given.items():
         try:
@@ -145,14 +148,14 @@ def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:
 
 
 def _tell_versions(current: Settings, declared: Declared) -> None:
-    """Also of jobs that have nothing to do: `chunks --stale` knows from now on what their old code made."""
+    """Tells the database the code version of every job, so that `chunks --stale` lists what older code made."""
     with db.connect(current, "dataflowd") as connection:
         for flow in declared.flows.values():
             connection.execute(db.query("code_versions"), as_parameters(versions(flow)))
 
 
 def _check_schema(current: Settings) -> None:
-    """A newer schema that still serves this release will do: the host is upgraded when its turn comes."""
+    """Refuses a schema that this release cannot use. Accepts a newer one that still serves this release, with a warning."""
     with db.connect(current, "dataflowd") as connection:
         found = migrate.require(connection)
     if not found.is_current:

@@ -20,6 +20,7 @@ import pytest
 
 from dataflowd import flow
 from dataflowd.daemon import control, service
+from dataflowd.daemon.state import Assignment
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.flow.loaded import Declared
@@ -118,7 +119,7 @@ def test_what_an_attempt_waits_for_its_start_is_not_taken_from_its_time(
     shop.ready(1)
     current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
     engine = LateEngine(Current(current), Declared(current), Orders(Current(current)))
-    assert anyio.run(partial(service.run, Current(current), engine, once=True)) == 0
+    assert anyio.run(partial(service.run, Current(current), engine, Assignment(once=True))) == 0
     assert shop.outcomes() == ["DONE"]
 
 
@@ -148,7 +149,7 @@ def test_an_attempt_that_waits_for_a_spark_application_is_told_as_such(
     current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
     engine = FullEngine(Current(current), Declared(current), Orders(Current(current)))
     engine.on_runner, engine.on_wait = lambda _kind: None, lambda _attempt, _applications: None
-    assert anyio.run(partial(service.run, Current(current), engine, once=True)) == 0
+    assert anyio.run(partial(service.run, Current(current), engine, Assignment(once=True))) == 0
     assert seen == ["WAITS_FOR_SPARK", "RUNNING"]
     assert shop.outcomes() == ["DONE"]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from dataflowd.daemon import service
+from dataflowd.daemon.state import Assignment
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.flow.loaded import Declared
@@ -46,7 +47,7 @@ def test_a_script_whose_start_cannot_be_told_is_dead_when_its_attempt_ends(
     shop.ready(1)
     current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
     engine = FaultyEngine(Current(current), Declared(current), Orders(Current(current)))
-    assert anyio.run(partial(service.run, Current(current), engine, once=True)) == 1
+    assert anyio.run(partial(service.run, Current(current), engine, Assignment(once=True))) == 1
     assert alive == [False]
     assert shop.value("SELECT code FROM dataflow.attempt") == "ENGINE_FAILED"
     assert "no metrics today" in shop.value("SELECT error FROM dataflow.attempt")
