@@ -8,7 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-REFERENCE = ROOT / "docs" / "reference.md"
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference.md"
 
 
 def sections(path: Path = README) -> dict[str, str]:
@@ -33,7 +34,7 @@ def blocks(title: str, language: str, path: Path = README) -> list[str]:
 
 
 def pages() -> list[Path]:
-    return sorted((ROOT / "docs").glob("*.md"))
+    return sorted(DOCS.glob("*.md"))
 
 
 def page_blocks(path: Path, language: str) -> list[str]:
@@ -48,10 +49,26 @@ def commands(title: str, prompt: str = "$", path: Path = README) -> list[str]:
     return [re.sub(r"\s+# .*", "", line) for line in typed]
 
 
-def session(title: str) -> list[tuple[str, list[str]]]:
+def anchors(path: Path) -> set[str]:
+    """What a link to a heading of the page may say behind its #, as GitHub makes it of the heading."""
+    lines = _without_code(path.read_text(encoding="utf-8")).splitlines()
+    headings = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def inline_commands(path: Path, program: str) -> list[str]:
+    """Whole commands of a program that stand inside sentences and tables."""
+    return re.findall(rf"`({program} [^`]+)`", _without_code(path.read_text(encoding="utf-8")))
+
+
+def session(title: str, path: Path = README) -> list[tuple[str, list[str]]]:
     """Each command of a section with what it is shown to print."""
     found: list[tuple[str, list[str]]] = []
-    for line in (line for block in blocks(title, "console") for line in block.splitlines()):
+    for line in (line for block in blocks(title, "console", path) for line in block.splitlines()):
         if line.startswith("$ "):
             found.append((line.removeprefix("$ "), []))
         else:

@@ -225,7 +225,7 @@ def _require_host(binding: Binding, settings: Settings) -> None:
 
 
 def _require_target(connection: psycopg.Connection, binding: Binding, target: str | None) -> None:
-    from dataflowd.model.connection_changes import told
+    from dataflowd.model.connection_changes import describe_changes
     from dataflowd.model.errors import InvalidCredentialError, NotAllowedError
 
     if target is not None and target != binding.target:
@@ -233,7 +233,7 @@ def _require_target(connection: psycopg.Connection, binding: Binding, target: st
             f"the password of {binding.datasetid} would be sealed for {binding.target}, and not for {target}",
             "correct the dataset in its flow file and apply it, or correct --for",
         )
-    changes = told(_changes(connection, binding.datasetid))
+    changes = describe_changes(_changes(connection, binding.datasetid))
     if changes and target is None:
         raise InvalidCredentialError(
             f"dataset {binding.datasetid} is {binding.target} now, {changes}",
@@ -250,9 +250,9 @@ def _changes(connection: psycopg.Connection, datasetid: str) -> list[Change]:
 
 
 def _explained(connection: psycopg.Connection, datasetid: str, error: DataflowError) -> str:
-    from dataflowd.model.connection_changes import told
+    from dataflowd.model.connection_changes import describe_changes
 
-    return ", ".join(filter(None, (error.message, told(_changes(connection, datasetid)))))
+    return ", ".join(filter(None, (error.message, describe_changes(_changes(connection, datasetid)))))
 
 
 def _require_own(

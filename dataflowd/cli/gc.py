@@ -65,7 +65,7 @@ def gc(  # noqa: PLR0913 - each is an option of the command
         if found and not dry_run:
             confirm(f"remove {counted(len(found), 'output')} that nobody needs?", yes=yes)
             found = _remove(connection, settings, seconds, found)
-    temporary = scratch.found(settings) if dry_run else scratch.remove(settings)
+    temporary = scratch.find(settings) if dry_run else scratch.remove(settings)
     gone = [each for each in found if each["kept"] is None]
     if json:
         directories = [{key: value for key, value in each.items() if key != "garbage"} for each in found]

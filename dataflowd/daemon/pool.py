@@ -28,7 +28,7 @@ from dataflowd.database.session import LostLinkError
 from dataflowd.engine import InstantEngine
 from dataflowd.host import log
 from dataflowd.model.attempt import failed, returned
-from dataflowd.model.connection_changes import told
+from dataflowd.model.connection_changes import describe_changes
 from dataflowd.model.errors import InvalidCredentialError
 from dataflowd.storage import evidence
 
@@ -137,7 +137,7 @@ async def _with_changes(state: State, jobid: str, result: Result) -> Result:
     """Adds to the error what somebody changed in the connections: only the daemon can ask the database for it."""
     changes = ""
     with anyio.CancelScope(shield=True), suppress(psycopg.Error, LostLinkError, TimeoutError):
-        changes = told(await calls.connection_changes(state.link, jobid))
+        changes = describe_changes(await calls.connection_changes(state.link, jobid))
     return replace(result, error=f"{result.error}\n  {changes}") if changes else result
 
 

@@ -122,7 +122,7 @@ def run_wanted(
 
 
 def create(current: Current, declared: Declared, echo: Echo | None = None) -> Engine:
-    private.passage(current.settings.data_dir)
+    private.make_passage(current.settings.data_dir)
     match current.settings.engine:
         case "noop":
             return NoopEngine()

@@ -1,8 +1,9 @@
-"""What the database may answer to each call of a daemon. Whoever owns the database can have its functions return anything.
+"""The form of the database's answer to each call of a daemon.
 
-A wrong type, a NULL, a name that is part of a path, an infinite number or a million rows would end a service, and with it
-the daemon, somewhere far from here. So each answer is compared with its form as soon as it is there. One that differs is an
-error of the database, which every service survives and says in its log. Orders are vetted by dataflowd.model.vetting.
+The owner of the database can make its functions return anything. A wrong type, a NULL, a name that is part of a path, an
+infinite number or a million rows would end a service far from the call, and with the service the daemon. So each answer
+is compared with its form as soon as it arrives. A wrong answer is an error of the database: every service logs it and
+goes on. Work orders are checked by dataflowd.model.vetting.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import psycopg
 from dataflowd.model.identifiers import DATAID, NAME
 
 WHOLE_MOST = (1 << 63) - 1
-# Dates beyond would overflow when a few minutes are added.
+# A later date overflows when a few minutes are added to it.
 YEARS = range(1970, 9000)
 TEXT_CHARACTERS = 16_384
 ROWS_MOST = 100_000
@@ -32,7 +33,7 @@ _TAG = re.compile(r"[A-Za-z0-9_.:+=/-]{1,400}")
 
 
 class WrongAnswerError(psycopg.DataError):
-    """An answer that is not of its form."""
+    """The answer does not have the form that this module declares."""
 
 
 Kind = Callable[[Any], bool]

@@ -1,9 +1,9 @@
-"""Copies the control database to another server, of whatever version.
+"""Copies the control database to another server of any version.
 
-A dump of a newer server names settings and grants that an older one does not know, so no dump is used. `dataflowctl init` makes the
-schema on the new server, as that server knows it, and the rows of each table travel as the text of COPY. The source is read in
-one snapshot, and no daemon works on it. The target holds nothing yet; all of it arrives in one transaction, or nothing does.
-Triggers rest meanwhile: what they would derive and record arrives with the other rows.
+A dump of a newer server names settings and grants that an older server does not know, so no dump is used. Instead
+`dataflowctl init` makes the schema on the target, and the rows of each table are copied as the text of COPY. The source is
+read in one snapshot while no daemon works on it. The target must be empty; one transaction writes all rows or none.
+Triggers of the target are disabled during the copy, because the rows that they would write are copied too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Table:
 
 
 def copy(source: psycopg.Connection, target: psycopg.Connection) -> dict[str, int]:
-    """The rows that were copied, by table. Both are in autocommit, and have the schema of this program."""
+    """Returns the number of copied rows by table. Both connections are in autocommit and have this program's schema."""
     with db.translated(), source.transaction(), target.transaction():
         source.execute(db.query("copy_snapshot"))
         for connection in (source, target):
@@ -63,7 +63,7 @@ def copy(source: psycopg.Connection, target: psycopg.Connection) -> dict[str, in
 
 
 def _tables(connection: psycopg.Connection) -> Iterator[Table]:
-    """Each behind those that its rows refer to."""
+    """Each table comes after the tables that its rows refer to."""
     found = {name: (columns, needed) for name, columns, needed in connection.execute(db.query("copy_tables"))}
     order = TopologicalSorter({name: needed for name, (_, needed) in found.items()})
     return (Table(name, tuple(found[name][0])) for name in order.static_order())

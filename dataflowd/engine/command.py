@@ -190,7 +190,7 @@ class CommandEngine:
             "after": program.after,
             "env": {**program.env, VARIABLE: str(reader.path)},
             "key": key.document(),
-            "lent": lent_key.lent(directory),
+            "lent": lent_key.copies_in(directory),
         }
         log = log_path(self._settings.effective_log_dir, attempt)
         ended = await self._become(document, Path(order.directory), log, reader, said)
@@ -312,7 +312,7 @@ def _pipe() -> Iterator[tuple[Any, Any]]:
 @contextmanager
 def _scratch(settings: Settings) -> Iterator[Path]:
     """A directory of the attempt's own, gone with it."""
-    directory = supervise.own_directory(private.spool(settings), scratch.COMMAND)
+    directory = supervise.own_directory(private.make_spool(settings), scratch.COMMAND)
     try:
         runner_user.give(directory, settings.runner_user)
         yield directory

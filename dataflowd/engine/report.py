@@ -147,7 +147,7 @@ class Reader:
                 raise AttemptError(
                     "INVALID_REPORT",
                     f"line {self._number} of the file that {VARIABLE} names {error}",
-                    "correct what the script writes there; README has the lines that are understood",
+                    "correct what the script writes there; docs/scripts.md has the lines that are understood",
                 ) from None
 
     def _more(self) -> bytes:

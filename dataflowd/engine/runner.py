@@ -307,7 +307,7 @@ def _place(settings: Settings) -> Iterator[tuple[Path, socket.socket]]:
 
 def _directory(settings: Settings) -> Path:
     """A new directory below the data directory, or below the temporary one if the socket's path would be too long."""
-    parent = private.spool(settings)
+    parent = private.make_spool(settings)
     if len(os.fsencode(parent)) + len(f"/{RUNNER}-1234567-12345678901-12345678/socket") > SOCKET_PATH_BYTES:
         parent = Path(tempfile.gettempdir())
     return supervise.own_directory(parent, RUNNER)

@@ -1,7 +1,7 @@
-"""Declared checks of data, brought to one form: each an object with its limit and its severity.
+"""Reads the declared checks of data, and brings each to one form: a table with its limit and its severity.
 
-`min_rows = 1` and `min_rows = {value = 1, severity = "warn"}` are both written in a file; only the second form leaves
-this module. Custom checks name code, so they are kept apart and never stored.
+A file may have `min_rows = 1` or `min_rows = {value = 1, severity = "warn"}`; this module returns the second form. Custom
+checks name code, so they are returned separately and are never stored in the database.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Custom = tuple[dict[str, str], ...]
 
 
 def parse(section: Section, columns: list[str] | None) -> tuple[dict[str, Any], Custom]:
-    """The checks of a dataset or a job, and the custom ones. `columns`: those that are known, or None for unknown."""
+    """The checks of a dataset or a job, and its custom checks. `columns`: the schema's columns; None: no schema is known."""
     found: dict[str, Any] = {}
     for name, read in _READERS.items():
         if section.value(name) is not None:
@@ -38,7 +38,7 @@ def parse(section: Section, columns: list[str] | None) -> tuple[dict[str, Any], 
 
 
 def columns_of(ddl: str) -> list[str] | None:
-    """The column names of a Spark DDL schema; None when its brackets or commas do not add up."""
+    """The column names of a Spark DDL schema; None if its brackets or commas are wrong."""
     parts, depth, current = [], 0, ""
     for character in ddl:
         depth += (character in "<(") - (character in ">)")
@@ -73,7 +73,7 @@ def _severity(section: Section) -> dict[str, Any]:
 
 
 def _long(section: Section, name: str, key: str) -> Section:
-    """`name = X` read as `name = {key = X}`."""
+    """Reads `name = X` as `name = {key = X}`."""
     value = section.value(name)
     table = value if isinstance(value, dict) else {key: value}
     path = (*section.key, name)

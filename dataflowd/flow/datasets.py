@@ -1,4 +1,4 @@
-"""The tables [dataset.NAME] of a flow file."""
+"""Reads and checks the tables [dataset.NAME] of a flow file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from dataflowd.flow.section import Section
     from dataflowd.host.settings import Settings
 
-FILE_FORMATS = ("csv", "json", "parquet", "orc", "text")
-TABLE_FORMATS = ("postgres", "jdbc")
-LAKE_FORMATS = ("delta", "iceberg")  # from jars that the user supplies
+FILE_FORMATS = formats.FILES
+TABLE_FORMATS = (*formats.TABLES, "jdbc")
+LAKE_FORMATS = formats.LAKES  # they need jars that the user supplies
 FORMATS = (*FILE_FORMATS, *LAKE_FORMATS, *TABLE_FORMATS, "none")
 ORDERINGS = ("natural", "date", "number", "text")
 CALENDARS = ("hourly", "daily", "weekly", "monthly")
@@ -115,7 +115,7 @@ def _options(section: Section) -> dict[str, Any]:
 
 def _check_reachable(section: Section, dataset: Dataset) -> None:
     if dataset.calendar is None and "calendar" in section:
-        return  # it is meant to be one, and that mistake is reported
+        return  # the value of calendar is wrong, and that mistake is already reported
     if dataset.calendar is None:
         for name in ("zone", "start", "ready"):
             if name in section:
@@ -123,7 +123,7 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
                     name, "is given without a calendar", f"write calendar = one of {', '.join(CALENDARS)}"
                 )
     if section.value("format") not in (None, *FORMATS):
-        return  # what such a one needs is not known
+        return  # the format is wrong, so its other keys cannot be checked
     is_files = dataset.format in (*FILE_FORMATS, *LAKE_FORMATS)
     if dataset.calendar is None and is_files and "location" not in section:
         section.wrong(
@@ -139,7 +139,7 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
 
 
 def _check_rightness(section: Section, dataset: Dataset) -> None:
-    """What is asked of the second question, which only files can answer."""
+    """Checks digest and expect_newer, which belong to the second question (is it the right data?) and need files."""
     for name, is_asked in (("digest", dataset.digest), ("expect_newer", dataset.expect_newer)):
         if is_asked and dataset.format not in FILE_FORMATS:
             section.wrong(
@@ -154,7 +154,7 @@ def _check_rightness(section: Section, dataset: Dataset) -> None:
 
 
 def _check_fixed_path(section: Section, dataset: Dataset) -> None:
-    """See dataflowd.storage.fixed_path."""
+    """The conditions of dataflowd.storage.fixed_path."""
     remedy = "write 'pointer': readers find the data through dataflow.data_location()"
     location = dataset.location or ""
     if dataset.format not in FILE_FORMATS:
@@ -172,7 +172,7 @@ def _check_fixed_path(section: Section, dataset: Dataset) -> None:
 
 
 def _check_options(section: Section, dataset: Dataset) -> None:
-    """Those that reach Spark. A host looks again before it uses them."""
+    """Checks the options that reach Spark. A runner checks them again before it uses them."""
     try:
         formats.read_options(dataset.name, dataset.format, dataset.options)
     except AttemptError as error:
@@ -223,7 +223,7 @@ def _check_table(section: Section, dataset: Dataset) -> None:
 
 
 def _start(section: Section, calendar: str | None, zone: str) -> dt.datetime | None:
-    """The first period's start, as a moment; it has to be where a period starts."""
+    """The moment at which the first period starts. Any other moment inside a period is a mistake."""
     value = section.value("start")
     if value is None:
         if calendar is not None:

@@ -1,4 +1,4 @@
-"""Mistakes of a flow file: collected, sorted by line and reported all at once."""
+"""Collects the mistakes of a flow file, and raises all of them at once, sorted by line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Mistake:
 
 
 class FlowMistakesError(InvalidFlowError):
-    """Every mistake of one file, each on a line `file:line: what; remedy`."""
+    """All mistakes of one file, each as a line `file:line: what; remedy`."""
 
     def __init__(self, path: Path, mistakes: Iterable[Mistake]) -> None:
         self.path = path
@@ -50,14 +50,14 @@ class Report:
         self.mistakes.append(Mistake(self.source.line(key), what, remedy))
 
     def lacks_code(self, key: Key, what: str, remedy: str) -> None:
-        """A mistake, unless whoever reads the file can do without the job."""
+        """Reports missing code: as a mistake, or in `lacking` if the caller can leave the job out."""
         if self.lacking is None:
             self.add(key, what, remedy)
         else:
             self.lacking[str(key[-2])] = Mistake(self.source.line(key), what, remedy)
 
     def elsewhere(self, key: Key, what: str, remedy: str) -> None:
-        """A mistake, unless whoever reads the file can do without the dataset."""
+        """Reports a forbidden location or host: as a mistake, or in `unreachable` if the caller can leave its jobs out."""
         if self.unreachable is None:
             self.add(key, what, remedy)
         else:

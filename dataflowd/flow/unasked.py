@@ -1,4 +1,4 @@
-"""Declared checks that nobody runs, so that `apply` can say it: a check that is silently not run is a promise that nobody keeps."""
+"""Finds declared checks that no job runs, so that `apply` can warn: otherwise a person would rely on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OF_OUTPUTS = frozenset({"row_count"})
 
 
 def unasked(flow: Flow) -> list[str]:
-    """One sentence for each dataset from outside whose checks are not run, or not by all that read it."""
+    """One sentence for each dataset from outside whose checks are not run, or not before every job that reads it."""
     made = {output for job in flow.jobs.values() for output in job.outputs}
     return [
         f"dataset {name}: {said}"

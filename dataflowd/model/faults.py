@@ -1,8 +1,8 @@
-"""Why an attempt failed, in the words that are stored with it.
+"""Why an attempt failed: the error that the SDK and the runner raise, and whether a retry can help.
 
-A fault carries one of the codes below; the SDK and the runner raise it, the runner turns it into a FAILED result. A
-fault that no repetition can heal says so (`retry = False`), and the run then waits for a person at once. One of such a
-code that may heal by itself all the same (`heals`), as a disk that is mounted late, is left to the job's own policy.
+The runner turns an AttemptError into a FAILED result with the error's code and message. For a code of RETRY_IS_FUTILE
+the run is not retried: it waits for a person at once. `heals=True` makes an exception for one error: its cause may go
+away by itself, as a disk that is mounted late, so the job's own retry policy decides.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ RETRY_IS_FUTILE = frozenset(
     }
 )
 
-# No fault of the job's: the same attempt, made again, reads what is there then.
+# The job is not at fault: a new attempt reads the files as they are then.
 RETRY_IN_ANY_CASE = frozenset({"INPUT_CHANGED"})
 
 _NODE = "dataflow_node"
 
 
 def name_node(error: BaseException, node: str) -> None:
-    """The innermost node is where it happened."""
+    """Keeps the node that was named first: nodes are nested, and the innermost one raised the error."""
     if node_of(error) is None:
         setattr(error, _NODE, node)
 
@@ -45,7 +45,7 @@ class AttemptError(DataflowError):
         super().__init__(message, remedy)
         self.code = code
         self.heals = heals
-        self.details: dict[str, Any] = {}  # what was judged, which is stored with a failed attempt too
+        self.details: dict[str, Any] = {}  # the validation of inputs, stored with the failed attempt
 
     @property
     def retry(self) -> bool | None:

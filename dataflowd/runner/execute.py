@@ -244,7 +244,7 @@ def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
 
 
 def _is_broken(ctx: Context, item: Written) -> bool:
-    path = allowed_roots.local(item.location)
+    path = allowed_roots.local_path(item.location)
     assert path is not None  # noqa: S101 - only of such files the checks are left for later
     return file_checks.is_broken(ctx.spark, path, item.schema, item.compiled, rows=lambda: _stored(ctx, item))
 
@@ -313,7 +313,7 @@ def _table_listed(ctx: Context, item: Written) -> list[dict[str, Any]]:
 
 
 def _files_listed(spark: SparkSession, item: Written) -> list[dict[str, Any]]:
-    if files.leftovers(spark, item.location):
+    if files.has_unfinished_files(spark, item.location):
         raise AttemptError(
             "WRONG_DATA", f"the write to {item.location} was not committed", "look into the attempt's log"
         )

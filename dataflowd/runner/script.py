@@ -109,20 +109,20 @@ def prepare(order: Order, seen: evidence.Evidence) -> None:
                 manifest_check.require_validated(source.name, chunk)
             if source.dataset.format in formats.TABLES:
                 seen.note(source.name, evidence.IN_A_TABLE)
-            elif chunk.location is not None and allowed_roots.local(chunk.location) is None:
+            elif chunk.location is not None and allowed_roots.local_path(chunk.location) is None:
                 seen.measured(source.name, chunk, None)
             elif chunk.location is not None:
                 places.check(source, chunk, chunk.location)
     for output in order.outputs.values():
         location = script_variables.output_location(order, output)
-        path = allowed_roots.local(location) if location is not None else None
+        path = allowed_roots.local_path(location) if location is not None else None
         if path is not None:
             # Spark writes into a directory that is not there, as everybody's scripts for it expect.
             _make(path, with_itself=order.kind != "spark_submit")
 
 
 def _listing(dataset: Dataset, location: str) -> list[files.File] | None:
-    path = allowed_roots.local(location)
+    path = allowed_roots.local_path(location)
     return files.local_listing(path, digest=dataset.digest) if path is not None and path.exists() else None
 
 

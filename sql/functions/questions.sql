@@ -1,8 +1,7 @@
--- The five questions. _evaluate answers them for many runs at once; the claim, the work queue, `why` and evidence all
--- come from it, so that they cannot disagree.
+-- The five questions. _evaluate() answers them for many runs at once. The claim, the queue, `why` and the evidence all use it, so they
+-- cannot disagree.
 
--- Each of the five texts says why the answer is no, and is NULL where it is yes. The planner's settings keep the plan the
--- same for ten chunks and for ten million: a plan made while the tables were empty must not scan them later.
+-- Each of the five texts says why the answer is no; NULL: the answer is yes.
 CREATE OR REPLACE FUNCTION dataflow._evaluate(jobids text[], dataids text[]) RETURNS TABLE (
     jobid text,
     dataid text,
@@ -34,7 +33,7 @@ AS $$
 BEGIN
     RETURN QUERY
     WITH jobs AS MATERIALIZED (
-        -- What is the same for all runs of a job is looked up once.
+        -- Looked up once for all runs of a job.
         SELECT j.jobid, j.strict_order, j.retired, facts.outputs, facts.ordering, CASE
             WHEN facts.homeless IS NOT NULL THEN format('dataset %s has neither a location nor a table', facts.homeless)
             WHEN facts.last_environment <> facts.first_environment
@@ -63,7 +62,7 @@ BEGIN
         r.dataid,
         i.not_ready || CASE WHEN i.missing > 1 THEN format(' (and %s more)', i.missing - 1) ELSE '' END,
         CASE
-            -- Nothing that arrives asks for such a run: new_run() does, by a row of its outputs.
+            -- No arriving chunk asks for such a run. new_run() does, by writing a row for each output.
             WHEN i.chunks = 0 AND j.retired IS NULL AND o.status IS NULL THEN 'the job has no inputs, and nobody has asked for this run'
             WHEN i.unmapped IS NOT NULL THEN format('%s has no input chunk for dataid %s: its mapping does not know such ids', i.unmapped, r.dataid)
             WHEN earlier.dataid IS NOT NULL THEN format('%s comes first: the job keeps strict order', earlier.dataid)
@@ -85,7 +84,7 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT
             count(*) AS chunks,
-            -- What a person holds is locked, whatever it was before: it is the fifth question, and released first.
+            -- A held input is a matter of question 5, whatever its status was before.
             count(*) FILTER (WHERE coalesce(s.status NOT IN ('READY', 'HOLD', 'PENDING'), true) AND q.dataid IS NOT NULL) AS missing,
             min(format('%s/%s %s', q.datasetid, q.dataid, coalesce('is ' || s.status, 'is not there')))
                 FILTER (WHERE coalesce(s.status NOT IN ('READY', 'HOLD', 'PENDING'), true) AND q.dataid IS NOT NULL) AS not_ready,
@@ -102,8 +101,8 @@ BEGIN
     ) AS i
     CROSS JOIN LATERAL (
         SELECT
-            -- READY only when every output that is there is READY: a run of which one output is held or has failed is not done. One that
-            -- was declared later does not open the runs of before.
+            -- READY only if every output that has a row is READY: a run with a held or failed output is not done. An output that was
+            -- declared later has no row, and does not open earlier runs.
             CASE WHEN bool_and(s.status = 'READY') THEN 'READY' ELSE max(s.status) FILTER (WHERE s.status <> 'READY') END AS status,
             max(s.attempt) AS last_attempt,
             max(a.retry_at) AS retry_at,
@@ -156,13 +155,13 @@ BEGIN
     RETURN QUERY
     SELECT q.number, q.question, said.no IS NULL, CASE WHEN said.no IS NOT NULL THEN q.code END, coalesce(said.no, q.yes)
     FROM dataflow._evaluate(ARRAY[five_questions.jobid], ARRAY[five_questions.dataid]) AS e
-    -- What only the host can see, the last attempt has seen. It stands while the run waits for RESUBMIT, which the claim is told by question 5.
+    -- The host's answer no of the last attempt counts while the run waits for RESUBMIT. The claim is kept away by question 5.
     LEFT JOIN LATERAL dataflow._refused(five_questions.jobid, five_questions.dataid, e.last_attempt) AS host ON e.out_status = 'FAILED' AND e.locked IS NOT NULL
     CROSS JOIN LATERAL (VALUES
             (1, 'Is the data ready?', 'DATA_NOT_READY', e.not_ready, coalesce((
                 SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)),
                 CASE WHEN e.locked IS NULL THEN 'it has no inputs' ELSE 'nothing is missing; see question 5' END)),
-            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'the mapping of every input knows this dataid'),
+            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'every input has a chunk for this dataid'),
             (3, 'Is it in the right place?', 'INVALID_PATH', e.invalid_path, dataflow._places_of(five_questions.jobid, five_questions.dataid)),
             (4, 'Has it been validated?', 'NOT_VALIDATED', e.not_validated, 'every input is validated'),
             (5, 'Is it safe to access?', 'LOCKED', e.locked, 'no input and no output is locked')

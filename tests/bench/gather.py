@@ -1,4 +1,4 @@
-"""All that one command has measured, as a table and a picture for README: docs/bench.json, docs/bench.svg.
+"""All that one command has measured, as a table and a picture for docs/benchmarks.md: docs/bench.json, docs/bench.svg.
 
 A figure means something only beside what was measured with it, on the machine and the versions that are named here.
 The picture shows ratios alone, on a scale where twice as slow is as far from 1 as twice as quick.
@@ -77,7 +77,7 @@ def _found(directory: Path, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """As README shows it: what has a goal, or is a ratio."""
+    """As docs/benchmarks.md shows it: what has a goal, or is a ratio."""
     rows = ["| bench | what | case | here | goal | holds |", "| --- | --- | --- | ---: | --- | --- |"]
     for result in _shown(document["results"]):
         holds = {True: "yes", False: "**no**", None: ""}[result["holds"]]

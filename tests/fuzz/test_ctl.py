@@ -1,6 +1,6 @@
 """Every command of dataflowctl, with options that it has and does not have, and arguments that are good, random and hostile.
 
-Whatever is typed ends with a status of the table in README that is not 70, says one error of a form at most, shows no
+Whatever is typed ends with a status of the table in docs/reference.md that is not 70, says one error of a form at most, shows no
 traceback and no control character, and what is refused has changed nothing. The program runs inside this process, up to
 the last line of defence that a person's would have.
 """

@@ -38,7 +38,7 @@ REFUSED = {"EACCES", "EPERM"}
 SPARK_SECONDS = 240.0
 IS_ROOT = os.geteuid() == 0
 JOBS_USER = "daemon"  # every Linux has it, and it owns nothing of ours
-README = Path(__file__).parents[2] / "README.md"
+SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can run jobs as another user")
 
 # What a job tries, and what it gets: the number of an error, or what it has read.
@@ -341,8 +341,8 @@ def test_with_runner_user_and_a_closed_database_the_doctor_finds_every_row_kept(
             postgres.stop(data_dir)
 
 
-def test_the_doctors_rows_are_those_of_the_readme() -> None:
-    text = README.read_text(encoding="utf-8")
+def test_the_doctors_rows_are_those_of_the_page() -> None:
+    text = SECURITY.read_text(encoding="utf-8")
     table = text[text.index("| who can | achieves |") :].split("\n\n", 1)[0].splitlines()[2:]
     assert [line.split("|")[1].strip() for line in table] == list(ROWS)
 

@@ -130,7 +130,7 @@ def test_what_another_user_has_planted_is_left_alone_with_all_who_work_there(
     planted.mkdir(mode=0o755)
     os.chown(planted, stranger().pw_uid, stranger().pw_gid)
     with working_in(planted) as victim:
-        assert scratch.found(host) == []
+        assert scratch.find(host) == []
         assert scratch.remove(host) == []
         assert victim.poll() is None
     assert planted.exists()

@@ -344,7 +344,7 @@ def test_an_end_that_is_wrong_changes_nothing(
     [
         ({"lease": "0"}, "a lease cannot be as long as 00:00:00"),
         ({"lease": "31 days"}, "a lease cannot be as long as 31 days"),
-        ({"executor": "a b"}, "this cannot name what executes a run: 'a b'"),
+        ({"executor": "a b"}, "not a name for what executes a run: 'a b'"),
         ({"environment": None}, "environment and prepared cannot be NULL"),
         ({"dataid": "../x"}, "not a dataid"),
         ({"job": "nobody"}, "there is no job nobody"),

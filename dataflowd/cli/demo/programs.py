@@ -144,7 +144,7 @@ class Daemon:
 @contextmanager
 def daemon(log: Path) -> Iterator[Daemon]:
     log.unlink(missing_ok=True)
-    with private.append(log) as output:
+    with private.open_append(log) as output:
         process = subprocess.Popen(  # noqa: S603 - our own program, no shell
             [sys.executable, "-I", "-S", exec_child.__file__, str(os.getpid()), "", *DATAFLOWD, "run"],
             # Nobody looks at its port here, and another program may have it.

@@ -1,4 +1,4 @@
-"""Which rows of README's table of attackers hold on this host, and why the others do not: one line of the doctor's.
+"""Which rows of the table of attackers in docs/security.md hold on this host, and why the others do not: one line of the doctor's.
 
 What the programs do themselves holds everywhere. What job code can reach depends on whose user it runs as, and on where the
 way into the control database is written.
@@ -30,7 +30,7 @@ READ = "read the database"
 WRITE = "write everything in it"
 JOB = "run a job's code"
 ROOT = "be root on a host that runs jobs"
-ROWS = (READ, WRITE, JOB, ROOT)  # as README names them
+ROWS = (READ, WRITE, JOB, ROOT)  # as docs/security.md names them
 REMEDIES = {
     WRITE: "let DATAFLOW_DSN name a Postgres on a host without jobs",
     JOB: "run the daemon as root with runner_user, a user that owns nothing of the daemon's",

@@ -89,7 +89,7 @@ def disk(data_dir: Path) -> Finding:
 def roots(settings: Settings) -> Iterator[Finding]:
     if not settings.root:
         try:
-            private.passage(settings.data_dir)
+            private.make_passage(settings.data_dir)
             Path(settings.effective_root).mkdir(exist_ok=True)
         except OSError as error:
             yield Finding(

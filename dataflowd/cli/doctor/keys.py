@@ -10,7 +10,7 @@ from dataflowd.database import db
 from dataflowd.host import known_keys
 from dataflowd.host.keyfile import KeySource
 from dataflowd.host.seal import WITHOUT_PORT, Binding, unseal
-from dataflowd.model.connection_changes import Change, told
+from dataflowd.model.connection_changes import Change, describe_changes
 from dataflowd.model.errors import InvalidCredentialError
 from dataflowd.model.plural import counted
 
@@ -121,4 +121,4 @@ def _pinned(settings: Settings, connection: psycopg.Connection) -> Iterator[Find
 
 def _changed(connection: psycopg.Connection, datasetid: str) -> str:
     rows = connection.execute(db.query("connection_changes"), {"datasetid": datasetid, "jobid": None})
-    return told([Change(*row) for row in rows])
+    return describe_changes([Change(*row) for row in rows])

@@ -1,4 +1,4 @@
-"""What a database says about a table, its errors in our words, and statements of sql/tables.sql filled in."""
+"""Connections to a table's database: its columns, its errors translated into ours, and the statements of sql/tables.sql."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 CONNECTION_CLASS = "08"
 _BOUND = "%("
-UNMET_AUTH = "authentication method requirement"  # libpq's words
-UNABLE_CLASSES = ("53", "57")  # resources, an operator's intervention
-# libpq gives no SQLSTATE for a connection that was refused; these are words of the server and of its own.
+UNMET_AUTH = "authentication method requirement"  # from a message of libpq
+UNABLE_CLASSES = ("53", "57")  # insufficient resources, operator intervention
+# libpq gives no SQLSTATE for a refused connection; these are parts of messages of the server and of libpq.
 LOGIN_REFUSED = re.compile(
     r"authentication failed|no password supplied|role .* (does not exist|is not permitted to log in)"
 )
@@ -35,15 +35,15 @@ Row = tuple[Any, ...]
 class Column:
     name: str
     type: str  # as the server writes it, without length and precision
-    kind: str  # its name in the catalogue; of a domain, that of its base
+    kind: str  # the type's name in the catalogue; for a domain, the name of its base type
     modifier: int
-    is_required: bool  # NOT NULL and nothing to fill it
+    is_required: bool  # NOT NULL without a default
     is_filled: bool  # by a default or an identity
     is_generated: bool
 
 
 def statement(name: str, **parts: sql.Composable) -> sql.Composed:
-    """Where values are bound, psycopg reads every % as a placeholder: one in a name is doubled."""
+    """A statement of sql/tables.sql, filled in. If it binds values, psycopg reads % as a placeholder: names double it."""
     text = sqlfiles.table_statement(name).removesuffix(";")
     if _BOUND in text or any(map(_binds, parts.values())):
         parts = {key: _doubled(part) for key, part in parts.items()}
@@ -59,23 +59,23 @@ def _doubled(part: sql.Composable) -> sql.Composable:
         return part
     if isinstance(part, sql.Composed):
         return sql.Composed([_doubled(one) for one in part])
-    return sql.SQL(part.as_string().replace("%", "%%"))  # psycopg has quoted it
+    return sql.SQL(part.as_string().replace("%", "%%"))  # safe: as_string has quoted the part
 
 
 @contextmanager
 def connection(table: Table) -> Iterator[psycopg.Connection[Row]]:
-    """Autocommit; what the server says against it is told with a code."""
-    with spoken(table), psycopg.connect(table.login.conninfo(), autocommit=True) as opened:
+    """A connection in autocommit. Errors of the server become AttemptErrors."""
+    with translated(table), psycopg.connect(table.login.conninfo(), autocommit=True) as opened:
         opened.execute(statement("begin"))
         yield opened
 
 
 @contextmanager
-def spoken(table: Table) -> Iterator[None]:
+def translated(table: Table) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        # The detail would show rows, and errors are stored.
+        # Without the DETAIL: it shows rows, and errors are stored.
         said = mask(error.diag.message_primary or str(error).strip() or type(error).__name__)
         if UNMET_AUTH in said:
             raise AttemptError(
@@ -120,7 +120,7 @@ def spoken(table: Table) -> Iterator[None]:
 
 
 def _is_login_refused(error: psycopg.Error, said: str) -> bool:
-    """Also where the server speaks another language and has asked for a password that nobody gave."""
+    """Also true if the server asked for a password and got none: its message may be in another language."""
     is_asked = error.pgconn is not None and error.pgconn.needs_password
     return error.sqlstate is None and (is_asked or LOGIN_REFUSED.search(said) is not None)
 
@@ -133,6 +133,6 @@ def rows(
 
 
 def columns(opened: psycopg.Connection[Row], table: Table) -> list[Column]:
-    """Empty: there is no such table."""
+    """The columns of a table; empty if there is no such table."""
     named = {"schema": table.schema, "table": table.name}
     return [Column(*row) for row in rows(opened, statement("columns"), named)]
