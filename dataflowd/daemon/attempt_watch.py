@@ -111,7 +111,7 @@ async def _tell(
 
 
 def _waiting(state: State) -> list[tuple[Running, int | None]]:
-    """Attempts that have begun or ended to wait for a Spark application, which the database does not know yet."""
+    """Attempts that began or stopped waiting for a Spark application, which the database does not know yet."""
     latest = time.monotonic() - TOLD_AFTER_SECONDS
     return [
         (running, running.waits)

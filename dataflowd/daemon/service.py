@@ -143,7 +143,7 @@ def assemble(current: Current, name: str, engine: Engine, assignment: Assignment
 
 
 def _hear_engine(state: State) -> None:
-    """Tells the engine whom to call."""
+    """Gives the engine its callbacks."""
     engine = state.engine
     if isinstance(engine, WarmEngine):
         engine.on_runner = lambda kind: state.metrics.runner_starts.labels(kind).inc()
