@@ -77,7 +77,7 @@ def run(  # noqa: PLR0913 - each is an option of the command
     dataflowctl run ./load.sh -- --verbose  with a further word for the script
     dataflowctl run fetch_rates --new       of a job without inputs
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     if sum((every, dataid is not None, new)) > 1:
         raise typer.BadParameter("--all, --dataid and --new exclude each other")
@@ -91,7 +91,8 @@ def run(  # noqa: PLR0913 - each is an option of the command
     if dataid is not None:
         _require(context, jobid, dataid)
     foreground = _Foreground(json=json)
-    foreground.run(context, job, Wanted(jobid, dataid, every=every, is_new=new), options.words(context))
+    which = Which.EVERY if every else Which.NEW if new else Which.NAMED if dataid is not None else Which.NEXT
+    foreground.run(context, job, Wanted(jobid, which, dataid or ""), options.words(context))
     if not foreground.ended and not every:
         raise nothing(context, jobid, dataid)
     foreground.end()
@@ -121,7 +122,7 @@ def force(  # noqa: PLR0913
     Examples:
     dataflowctl force clean_orders 2026-01-31 --reason 'without returns: their feed is a week late'
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     jobid = _jobid(context, job)
     require_here(context, jobid)
@@ -129,7 +130,7 @@ def force(  # noqa: PLR0913
         context, jobid, dataid, "run", i_know=i_know, yes=yes, json=json, explained=explained, reason=reason
     )
     foreground = _Foreground(json=json)
-    foreground.run(context, job, Wanted(jobid, dataid, forced=True, reason=reason))
+    foreground.run(context, job, Wanted(jobid, Which.FORCED, dataid, reason=reason))
     foreground.end()
 
 
@@ -158,7 +159,7 @@ def exec_(  # noqa: PLR0913
     dataflowctl exec load 2026-01-31 -- sh -c 'wc -l "$raw_location"'
     dataflowctl exec load 2026-01-31 --publish -- ./repair.sh
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     words = options.words(context)
     if not words:
@@ -187,7 +188,7 @@ def exec_(  # noqa: PLR0913
     declared.add_command(job, words, known["config_hash"])
     foreground = _Foreground(json=json)
     foreground.start(
-        settings.model_copy(update={"engine": "process"}), declared, Wanted(job, dataid, forced=True)
+        settings.model_copy(update={"engine": "process"}), declared, Wanted(job, Which.FORCED, dataid)
     )
     foreground.end()
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Job
     from dataflowd.flow.loaded import Declared
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
     from dataflowd.model.attempt import Attempt, Result
     from dataflowd.model.work_order import Order
 
@@ -94,7 +94,7 @@ class Said:
 class CommandEngine:
     def __init__(
         self,
-        settings: Settings,
+        current: Current,
         declared: Declared,
         orders: Orders,
         echo: supervise.Echo | None = None,
@@ -105,10 +105,14 @@ class CommandEngine:
         self.on_found: Callable[[int, dict[str, Any]], None] = lambda _attempt, _found: None
         self._echo = echo
         self._is_looked_at = is_looked_at
-        self._settings = settings
+        self._current = current
         self._declared = declared
         self._orders = orders
-        scratch.remove(settings)
+        scratch.remove(current.settings)
+
+    @property
+    def _settings(self) -> Settings:
+        return self._current.settings
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.loaded import Declared
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
     from dataflowd.model.attempt import Attempt
     from dataflowd.model.work_order import Order
 
@@ -59,7 +59,7 @@ _log = log.logger(__name__)
 class SparkEngine:
     def __init__(
         self,
-        settings: Settings,
+        current: Current,
         declared: Declared,
         orders: Orders,
         commands: Engine,
@@ -72,7 +72,7 @@ class SparkEngine:
         self._told_runners: int | None = None
         self._told_slots: int | None = None
         self._stopping: set[Runner] = set()
-        self._settings = settings
+        self._current = current
         self._declared = declared
         self._orders = orders
         self._commands = commands
@@ -87,6 +87,10 @@ class SparkEngine:
         self._learning: asyncio.Task[None] | None = None
         self._bare_starts = 0
         self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def _settings(self) -> Settings:
+        return self._current.settings
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         made: Result | None = None

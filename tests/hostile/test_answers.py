@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -138,7 +140,65 @@ def test_every_call_of_a_daemon_has_a_form_for_its_answer() -> None:
     assert len(called) > 20
 
 
-@pytest.mark.parametrize("rows", [[(1, "ab", "work", "d1", 1, "tag", {}, {}, float("nan"))], [(1,)], [()]])
-def test_a_claim_that_is_none_is_refused(rows: list[tuple[object, ...]]) -> None:
-    with pytest.raises(answers.WrongAnswerError, match="daemon_claim"):
+CLAIM: dict[str, object] = {
+    "attempt": 1,
+    "token": "ab",
+    "jobid": "work",
+    "dataid": "d1",
+    "number": 1,
+    "tag": "tag",
+    "inputs": {},
+    "params": {},
+    "timeout": None,
+}
+WRONG_CLAIMS: list[dict[str, object]] = [
+    {"attempt": True},
+    {"attempt": -1},
+    {"attempt": 1 << 63},
+    {"token": "x"},
+    {"token": None},
+    {"jobid": "../work"},
+    {"jobid": "work\n"},
+    {"dataid": "../d1"},
+    {"tag": "a b"},
+    {"inputs": []},
+    {"params": None},
+    {"timeout": float("nan")},
+    {"timeout": -1.0},
+    {"timeout": True},
+    {"timeout": "1"},
+]
+
+
+@pytest.mark.parametrize("changes", WRONG_CLAIMS, ids=str)
+def test_a_claim_that_is_none_is_refused(changes: dict[str, object]) -> None:
+    answers.check("daemon_claim", [tuple(CLAIM.values())])
+    column = [*CLAIM].index(min(changes)) + 1
+    with pytest.raises(answers.WrongAnswerError, match=f"daemon_claim has in column {column} "):
+        answers.check("daemon_claim", [tuple((CLAIM | changes).values())])
+
+
+@pytest.mark.parametrize("rows", [[(1,)], [()], [(*CLAIM.values(), 1)], [tuple(CLAIM.values())] * 257])
+def test_claims_with_other_rows_or_columns_are_refused(rows: list[tuple[object, ...]]) -> None:
+    with pytest.raises(answers.WrongAnswerError, match=r"daemon_claim has .*(rows|columns)"):
         answers.check("daemon_claim", rows)
+
+
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "moment", [NOW.replace(tzinfo=None), NOW.replace(year=9500), NOW.replace(year=1), "now"]
+)
+def test_a_moment_that_no_clock_shows_is_refused(moment: object) -> None:
+    answers.check("daemon_renew", [(NOW,)])
+    with pytest.raises(answers.WrongAnswerError):
+        answers.check("daemon_renew", [(moment,)])
+
+
+@pytest.mark.parametrize("number", [True, "1", None, float("inf"), Decimal("NaN"), Decimal("1e400")])
+def test_a_number_that_cannot_be_counted_with_is_refused(number: object) -> None:
+    for right in (1, 0.5, Decimal("1.5")):
+        answers.check("daemon_look", [(right, 1, None, False)])
+    with pytest.raises(answers.WrongAnswerError):
+        answers.check("daemon_look", [(number, 1, None, False)])

@@ -14,6 +14,7 @@ from dataflowd import flow
 from dataflowd.engine.orders import Orders
 from dataflowd.flow.loaded import Declared
 from dataflowd.host import keyfile, seal
+from dataflowd.host.settings import Current
 from dataflowd.model.attempt import Attempt
 from dataflowd.model.faults import AttemptError
 from tests.fix_daemon import daemons
@@ -112,7 +113,7 @@ class Host:
 
     def order(self, attempt: Attempt, declared: Declared) -> Order:
         async def ask() -> Order:
-            orders = Orders(self.settings)
+            orders = Orders(Current(self.settings))
             try:
                 order = await orders.order(attempt, *await orders.job("steal", declared), declared)
             finally:

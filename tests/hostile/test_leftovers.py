@@ -143,7 +143,7 @@ def test_in_a_directory_of_runner_user_only_its_own_processes_are_killed(
     planted = shared / DEAD
     (planted / "below").mkdir(mode=0o755, parents=True)
     os.chown(planted, stranger().pw_uid, stranger().pw_gid)
-    host.runner_user = STRANGER
+    host = host.model_copy(update={"runner_user": STRANGER})
     with (
         working_in(planted) as of_root,
         working_in(planted / "below", user=stranger().pw_uid) as of_the_job,

@@ -16,7 +16,6 @@ import typer
 
 from dataflowd import testing
 from dataflowd.cli.app import app
-from dataflowd.daemon.service import FIXED
 from dataflowd.host import sqlfiles
 from dataflowd.model import check_shapes, work_order
 from dataflowd.sdk.context import Context, Log, Node
@@ -146,13 +145,6 @@ def test_every_rule_and_severity_of_a_check_is_on_its_page() -> None:
     assert set(named) == {*check_shapes.SHAPES, "custom", *check_shapes.SEVERITIES}
     shown = tomllib.loads(readme.page_blocks(CHECKS, "toml")[0])
     assert shown["dataset"]["orders"]["checks"].keys() == {*check_shapes.SHAPES, "custom"}
-
-
-def test_the_settings_that_a_reload_cannot_change_are_listed() -> None:
-    [row] = re.findall(r"^\| SIGHUP \|.*$", text(DOCS / "reference.md"), re.MULTILINE)
-    assert set(re.findall(r"`([a-z_*]+)`", row)) == {
-        "http_*" if name.startswith("http_") else name for name in FIXED
-    }
 
 
 def test_every_reason_for_a_stale_chunk_has_its_heading() -> None:
