@@ -1,4 +1,5 @@
--- The queries that Python sends, each under its name and purpose. Rules live in functions/, not here.
+-- The queries that Python sends, each under its name and purpose. Rules live in functions/, not here. %(name)s is a bound value.
+-- Where SQL binds none, {name} stands for a quoted identifier or a list of them, and {text} for a quoted string.
 
 -- migration_lock: wait until nobody else upgrades this database
 SELECT pg_advisory_lock(hashtextextended('dataflow.migrate', 0));
@@ -72,6 +73,21 @@ FROM pg_class c
 WHERE c.relnamespace = to_regnamespace('dataflow') AND c.relkind = 'r' AND c.relname <> 'migration'
 ORDER BY c.relname;
 
+-- copy_rest: the triggers of a table do nothing until copy_go_on
+ALTER TABLE {table} DISABLE TRIGGER USER;
+
+-- copy_empty: the tables lose what `dataflowctl init` has put there
+TRUNCATE {tables};
+
+-- copy_read: the rows of a table, as text
+COPY {table} ({columns}) TO STDOUT;
+
+-- copy_write: rows into a table, as text
+COPY {table} ({columns}) FROM STDIN;
+
+-- copy_go_on: the triggers of a table work again
+ALTER TABLE {table} ENABLE TRIGGER USER;
+
 -- copy_daemons: the daemons that still work on this database
 SELECT daemon, lease_until::text FROM dataflow.daemons WHERE state IN ('ALIVE', 'IDLE', 'GONE') ORDER BY daemon;
 
@@ -115,6 +131,9 @@ LISTEN dataflow_doctor;
 -- doctor_notify: the second half, from another connection
 SELECT pg_notify('dataflow_doctor', %(payload)s);
 
+-- embedded_password: who connects as this role needs a password from now on; the server keeps {text}, from which nobody learns the password
+ALTER ROLE {role} PASSWORD {text};
+
 -- embedded_rules: where the server's rules for who may connect are
 SHOW hba_file;
 
@@ -142,7 +161,7 @@ FROM dataflow.claim_within(%(daemon)s, %(incarnation)s, %(want)s, %(scarce)s::te
 
 -- daemon_claim_run: take one run that a person has named
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
-FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, %(jobid)s, %(dataid)s, %(forced)s);
+FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, %(jobid)s, %(dataid)s, %(forced)s, %(reason)s);
 
 -- daemon_claim_new: ask for a run of a job without inputs, and take it
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
@@ -396,8 +415,9 @@ SELECT v.jobid, dataflow.code_version(v.jobid, v.code_hash, v.config_hash, v.par
 FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(config_hashes)s::text[], %(parts)s::text[], %(whole_hashes)s::text[])
     AS v (jobid, code_hash, config_hash, parts, whole_hash);
 
--- other_code: which of these jobs have other code than before
-SELECT j.jobid::text FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(whole_hashes)s::text[]) AS v (jobid, code_hash, whole_hash)
+-- other_code: which of these jobs have other code than before, and whether they have chunks
+SELECT j.jobid::text, EXISTS (SELECT FROM dataflow.chunk_count c WHERE c.jobid = j.jobid AND c.status = 'READY')
+FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(whole_hashes)s::text[]) AS v (jobid, code_hash, whole_hash)
 JOIN dataflow.job j ON j.jobid = v.jobid WHERE j.code_hash IS DISTINCT FROM v.code_hash AND j.code_hash IS DISTINCT FROM v.whole_hash;
 
 -- accept: accept chunks that other code made, or only show them

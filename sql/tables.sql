@@ -11,7 +11,7 @@ SELECT set_config(key, value, false) FROM json_each_text($1::json);
 -- columns: the columns of a table; no rows: there is no such table
 SELECT a.attname::text, format_type(a.atttypid, -1), coalesce(base.typname, t.typname)::text,
     CASE WHEN t.typbasetype <> 0 THEN t.typtypmod ELSE a.atttypmod END,
-    a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', a.atthasdef OR a.attidentity <> '', a.attgenerated <> ''
+    a.atthasdef OR a.attidentity <> '', a.attgenerated <> ''
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped

@@ -1,10 +1,10 @@
-"""Fixtures are plugins, one module a topic, so that a test's reader finds them by name."""
+"""Registers the fixtures as plugins, one module a topic, so that a reader of a test finds them by name."""
 
 from __future__ import annotations
 
 from hypothesis import settings
 
-# A run of the tests tells the same twice; `--hypothesis-profile=explore` looks for what is not known yet.
+# By default every run tries the same examples. `--hypothesis-profile=explore` tries new ones.
 settings.register_profile("repeat", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("repeat")

@@ -1,4 +1,4 @@
-"""README and docs/, as tests read them: by section, by block, by command."""
+"""Reads README and docs/ for tests: by section, by block, by command."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def pages() -> list[Path]:
 
 
 def page_blocks(path: Path, language: str) -> list[str]:
-    """All of a page, whatever their section."""
+    """The code of a language in all sections of a page."""
     return [code for title in sections(path) for code in blocks(title, language, path)]
 
 
 def commands(title: str, prompt: str = "$", path: Path = README) -> list[str]:
-    """What a reader types, without the comment behind it."""
+    """The commands that a reader types, without their comments."""
     lines = [line for block in blocks(title, "console", path) for line in block.splitlines()]
     typed = [line.removeprefix(f"{prompt} ") for line in lines if line.startswith(f"{prompt} ")]
     return [re.sub(r"\s+# .*", "", line) for line in typed]
 
 
 def anchors(path: Path) -> set[str]:
-    """What a link to a heading of the page may say behind its #, as GitHub makes it of the heading."""
+    """The anchors of the page's headings, as GitHub makes them: the part of a link after #."""
     lines = _without_code(path.read_text(encoding="utf-8")).splitlines()
     headings = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
@@ -61,12 +61,12 @@ def _without_code(text: str) -> str:
 
 
 def inline_commands(path: Path, program: str) -> list[str]:
-    """Whole commands of a program that stand inside sentences and tables."""
+    """The commands of a program inside sentences and tables."""
     return re.findall(rf"`({program} [^`]+)`", _without_code(path.read_text(encoding="utf-8")))
 
 
 def session(title: str, path: Path = README) -> list[tuple[str, list[str]]]:
-    """Each command of a section with what it is shown to print."""
+    """Each command of a section, with the output that the page shows."""
     found: list[tuple[str, list[str]]] = []
     for line in (line for block in blocks(title, "console", path) for line in block.splitlines()):
         if line.startswith("$ "):

@@ -266,6 +266,7 @@ def _prepared(context: typer.Context, row: Row, lease: Any, *, passwords: bool) 
                 str(error),
                 {
                     "code": error.code,
+                    "remedy": error.remedy or None,
                     "retry": getattr(error, "retry", False),
                     "found": evidence.bounded(seen),
                 },
@@ -334,7 +335,12 @@ def _published(
             handle,
             "FAILED",
             str(error),
-            {"code": error.code, "retry": error.retry, **told_by_own_names(error.details, order)},
+            {
+                "code": error.code,
+                "remedy": error.remedy or None,
+                "retry": error.retry,
+                **told_by_own_names(error.details, order),
+            },
         )
     ended = _told(connection, handle, "DONE", None, told_by_own_names(made, order))
     for output in order.outputs.values():
@@ -378,7 +384,8 @@ def _told(
     for _ in range(BUSY_TRIES):
         [row] = asked.send(connection)
         if row["verdict"] == "accepted":
-            return {"outcome": outcome, "code": known.get("code"), "error": reason}
+            told = {"code": known.get("code"), "error": reason, "remedy": known.get("remedy")}
+            return {"outcome": outcome, **told}
         if row["verdict"] == "fenced":
             raise _lost()
         time.sleep(BUSY_SECONDS)

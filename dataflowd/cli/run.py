@@ -62,10 +62,13 @@ def run(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Run the next chunk of a job here, in the foreground, without a daemon; what it says is shown.
 
-    The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops it
-    and gives it back. Of which job a script is, and with which words it is called, says the flow whose job names it: one
-    of DATAFLOW_FLOWS, or a flow.toml here or beside it; without one ./load.sh is of the job load. Words behind -- are
-    added to those of its command, as they are; they are kept with the attempt, and `attempts` shows them: put no secret there. Exit status: 0 done, 1 it failed, 10 to 14 the question that is answered no.
+    The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops the
+    run and gives it back. The job's code is named by a flow file: one of DATAFLOW_FLOWS, or flow.toml of the current
+    directory. A script belongs to the job whose command names it, in one of these files or in a flow.toml beside the script;
+    if no file names it, ./load.sh belongs to the job load. Words behind -- are added to the job's command as they are. They
+    are kept with the attempt, and `attempts` shows them: put no secret there.
+
+    Exit status: 0 the run is done, 1 it failed, 10 to 14 the question that is answered no.
 
     Examples:
     dataflowctl run ./load.sh               the script of the job load, on the next chunk
@@ -74,7 +77,7 @@ def run(  # noqa: PLR0913 - each is an option of the command
     dataflowctl run ./load.sh -- --verbose  with a further word for the script
     dataflowctl run fetch_rates --new       of a job without inputs
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     if sum((every, dataid is not None, new)) > 1:
         raise typer.BadParameter("--all, --dataid and --new exclude each other")
@@ -88,7 +91,8 @@ def run(  # noqa: PLR0913 - each is an option of the command
     if dataid is not None:
         _require(context, jobid, dataid)
     foreground = _Foreground(json=json)
-    foreground.run(context, job, Wanted(jobid, dataid, every=every, is_new=new), options.words(context))
+    which = Which.EVERY if every else Which.NEW if new else Which.NAMED if dataid is not None else Which.NEXT
+    foreground.run(context, job, Wanted(jobid, which, dataid or ""), options.words(context))
     if not foreground.ended and not every:
         raise nothing(context, jobid, dataid)
     foreground.end()
@@ -102,6 +106,7 @@ def force(  # noqa: PLR0913
     i_know: Annotated[
         bool, typer.Option("--i-know", help="Needed where the setting production is on.")
     ] = False,
+    reason: options.Reason = None,
     yes: options.Yes = False,
     json: options.Json = False,
     explained: options.Explain = False,
@@ -110,20 +115,22 @@ def force(  # noqa: PLR0913
 
     What was published before is replaced when it succeeds. An input that is not READY is not given to the job: a script finds
     its location empty. The attempt is marked as forced, with the answers that it was run against, and the history keeps
-    who did it. `chunks`, `why`, `lineage` and `status` show the mark, and which inputs were missing; when one of these arrives,
+    who did it, and the --reason. `chunks`, `why`, `lineage` and `status` show the mark, and which inputs were missing; when one of these arrives,
     the chunk is stale, and `resubmit JOB --stale` makes it again. Never forced are two writers of one chunk, locations outside the
     allowed roots, and another environment.
 
     Examples:
-    dataflowctl force clean_orders 2026-01-31
+    dataflowctl force clean_orders 2026-01-31 --reason 'without returns: their feed is a week late'
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     jobid = _jobid(context, job)
     require_here(context, jobid)
-    _confirm_force(context, jobid, dataid, "run", i_know=i_know, yes=yes, json=json, explained=explained)
+    _confirm_force(
+        context, jobid, dataid, "run", i_know=i_know, yes=yes, json=json, explained=explained, reason=reason
+    )
     foreground = _Foreground(json=json)
-    foreground.run(context, job, Wanted(jobid, dataid, forced=True))
+    foreground.run(context, job, Wanted(jobid, Which.FORCED, dataid, reason=reason))
     foreground.end()
 
 
@@ -152,7 +159,7 @@ def exec_(  # noqa: PLR0913
     dataflowctl exec load 2026-01-31 -- sh -c 'wc -l "$raw_location"'
     dataflowctl exec load 2026-01-31 --publish -- ./repair.sh
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     words = options.words(context)
     if not words:
@@ -181,7 +188,7 @@ def exec_(  # noqa: PLR0913
     declared.add_command(job, words, known["config_hash"])
     foreground = _Foreground(json=json)
     foreground.start(
-        settings.model_copy(update={"engine": "process"}), declared, Wanted(job, dataid, forced=True)
+        settings.model_copy(update={"engine": "process"}), declared, Wanted(job, Which.FORCED, dataid)
     )
     foreground.end()
 
@@ -236,6 +243,7 @@ def _confirm_force(  # noqa: PLR0913
     yes: bool,
     json: bool,
     explained: bool,
+    reason: str | None = None,
 ) -> None:
     """Shows what is answered no, and asks; where the setting production is on, a person has to know it before."""
     from dataflowd.model.errors import NotAllowedError
@@ -245,7 +253,13 @@ def _confirm_force(  # noqa: PLR0913
         explain(
             asked,
             call(
-                "daemon_claim_run", daemon="...", incarnation="...", jobid=jobid, dataid=dataid, forced=True
+                "daemon_claim_run",
+                daemon="...",
+                incarnation="...",
+                jobid=jobid,
+                dataid=dataid,
+                forced=True,
+                reason=reason,
             ),
         )
     settings = settings_of(context)
@@ -298,6 +312,7 @@ class _Foreground:
                 "outcome": result.outcome,
                 "code": result.code,
                 "error": result.error,
+                "remedy": result.remedy,
             }
         )
         if not self.json:
@@ -351,18 +366,34 @@ def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, D
             declared.add_script(jobid, Path(job), row["config_hash"])
     if not declared.is_known(jobid):
         with connected(context) as connection:
-            declared.add_like(jobid, call("code_of", jobid=jobid).send(connection)[0]["base"])
+            base = call("code_of", jobid=jobid).send(connection)[0]["base"]
+        declared = _with_flow_here(settings, declared, base)
+        declared.add_like(jobid, base)
     try:
         found_in, known = declared.job(jobid)
     except NotFoundError as error:
         command = f"DATAFLOW_FLOWS={FLOW_FILE} dataflowctl run {jobid}"
-        raise NotFoundError(error.message, f"name the flow file that declares it: {command}") from None
+        raise NotFoundError(
+            error.message,
+            f"go to the directory of the {FLOW_FILE} that declares it, or name that file: {command}",
+        ) from None
     if known.kind == "outside":
         raise NotAllowedError(
             f"job {jobid} is executed outside: there is no code to run here", f"dataflowctl begin {jobid}"
         )
     engine = "spark" if needs_spark(found_in, known) else "process"
     return settings.model_copy(update={"engine": engine}), declared
+
+
+def _with_flow_here(settings: Settings, declared: Declared, jobid: str) -> Declared:
+    """The flows of this host, or flow.toml of the current directory where only that file declares the job."""
+    from dataflowd.flow.loaded import Declared
+
+    file = Path(FLOW_FILE)
+    if declared.is_known(jobid) or not file.is_file():
+        return declared
+    here = Declared(settings.model_copy(update={"flows": [file.absolute()]}))
+    return here if here.is_known(jobid) else declared
 
 
 def _foreground_settings(context: typer.Context) -> Settings:

@@ -7,6 +7,7 @@ remedy.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from contextlib import contextmanager
@@ -126,9 +127,6 @@ REFUSED_LOGIN: list[tuple[str, str]] = [
     (r"starting up|shutting down|in recovery mode", "wait a moment, and try again"),
     ("FATAL", "see what the server's log says about it"),
 ]
-# The message "there is no job nope" has the hint "the jobs are: a, b, c".
-_UNKNOWN = re.compile(r"there is no \w+ (\S+)")
-_KNOWN = re.compile(r"the \w+ are: (.*)")
 
 
 def query(name: str) -> LiteralString:
@@ -215,7 +213,7 @@ def translated() -> Iterator[None]:
 def translate(error: psycopg.Error) -> DataflowError:
     message, hint = said(error), error.diag.message_hint or ""
     if error.sqlstate in RAISED_BY_FUNCTIONS:
-        return RAISED_BY_FUNCTIONS[error.sqlstate](message + _nearest(message, hint), hint)
+        return RAISED_BY_FUNCTIONS[error.sqlstate](message + _nearest(error), hint)
     if "unsupported startup parameter" in message:
         return DatabaseUnreachableError(
             f"a connection pooler stands before the database: {message}",
@@ -243,6 +241,8 @@ def said(error: psycopg.Error) -> str:
     return error.diag.message_primary or "; ".join(filter(None, lines))
 
 
-def _nearest(message: str, hint: str) -> str:
-    unknown, known = _UNKNOWN.fullmatch(message), _KNOWN.fullmatch(hint)
-    return did_you_mean(unknown[1], known[1].split(", ")) if unknown and known else ""
+def _nearest(error: psycopg.Error) -> str:
+    """dataflow._unknown says in these fields which name was asked for, and which there are."""
+    if error.sqlstate != SQLSTATE_NOT_FOUND or not error.diag.constraint_name:
+        return ""
+    return did_you_mean(error.diag.column_name or "", json.loads(error.diag.constraint_name))

@@ -119,12 +119,12 @@ def require(connection: psycopg.Connection) -> Drift:
 def _require_release(found: Drift) -> None:
     if found.is_newer and not found.serves_us:
         raise SchemaMismatchError(
-            f"the database's schema is of {found.made_by or 'a newer release'}, and serves none before {found.serves_from or 'it'}",
+            f"the database's schema is of {found.made_by or 'a newer release'}, and does not serve releases before {found.serves_from or 'it'}",
             "upgrade dataflowd on this host",
         )
     if found.made_by is not None and _release(found.made_by) < _release(__version__):
         raise SchemaMismatchError(
-            f"the database's schema is of {found.made_by}, and this program of {__version__}",
+            f"the database's schema is of release {found.made_by}, and this program is of release {__version__}",
             "run `dataflowctl init`",
         )
 

@@ -24,7 +24,7 @@ from dataflowd.database import answers, db
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
 
 # The server's error after its statement timeout needs time to arrive.
 ANSWER_SECONDS = 3.0
@@ -49,14 +49,14 @@ class LostLinkError(Exception):
 class Link:
     def __init__(
         self,
-        settings: Settings,
+        current: Current,
         application: str,
         *,
         seconds: float,
         address: Callable[[], str],
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        self._settings = settings
+        self._current = current
         self._application = application
         self._statement_seconds = seconds
         self._patience = seconds + ANSWER_SECONDS
@@ -80,7 +80,7 @@ class Link:
         """Raises what psycopg raises, or TimeoutError."""
         if self._connection is None:
             self._connection = await connect(
-                self._settings, self._address, self._application, seconds=self._statement_seconds
+                self._current.settings, self._address, self._application, seconds=self._statement_seconds
             )
 
     async def call(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:

@@ -29,7 +29,7 @@ from dataflowd.flow.compose import by_own_names, versions
 from dataflowd.host import lent_key, private, runner_user, scratch, supervise
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
-from dataflowd.model.attempt import done, failed, returned
+from dataflowd.model.attempt import done, failed, failed_by, returned
 from dataflowd.model.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
 from dataflowd.model.faults import AttemptError
 from dataflowd.runner import session
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Job
     from dataflowd.flow.loaded import Declared
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
     from dataflowd.model.attempt import Attempt, Result
     from dataflowd.model.work_order import Order
 
@@ -94,7 +94,7 @@ class Said:
 class CommandEngine:
     def __init__(
         self,
-        settings: Settings,
+        current: Current,
         declared: Declared,
         orders: Orders,
         echo: supervise.Echo | None = None,
@@ -105,10 +105,14 @@ class CommandEngine:
         self.on_found: Callable[[int, dict[str, Any]], None] = lambda _attempt, _found: None
         self._echo = echo
         self._is_looked_at = is_looked_at
-        self._settings = settings
+        self._current = current
         self._declared = declared
         self._orders = orders
-        scratch.remove(settings)
+        scratch.remove(current.settings)
+
+    @property
+    def _settings(self) -> Settings:
+        return self._current.settings
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
@@ -118,7 +122,7 @@ class CommandEngine:
         except DatabaseUnreachableError as error:
             return returned(attempt, error.message)
         except DataflowError as error:
-            return failed(attempt, error.code, str(error), retry=False)
+            return failed_by(attempt, error, retry=False)
         except OSError as error:
             return failed(attempt, "INVALID_CODE", f"the job's code cannot be read: {error}", retry=False)
         if order is None:
@@ -131,9 +135,9 @@ class CommandEngine:
                 program = replace(self._program(job, attempt.tag, directory), after=job.words)
                 result = await self._execute(attempt, order, program, directory, said)
             except AttemptError as error:
-                result = failed(attempt, error.code, str(error), retry=error.retry, **error.details)
+                result = failed_by(attempt, error, retry=error.retry, **error.details)
             except DataflowError as error:
-                result = failed(attempt, error.code, str(error), retry=False)
+                result = failed_by(attempt, error, retry=False)
             except OSError as error:
                 result = failed(attempt, "CANNOT_START", f"the process cannot be started: {error}")
         told = by_own_names(result, order)

@@ -32,7 +32,7 @@ from dataflowd.flow.graph import SCRIPTS
 from dataflowd.host import log, memory, supervise
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
-from dataflowd.model.attempt import Result, failed, returned
+from dataflowd.model.attempt import Result, failed, failed_by, returned
 from dataflowd.model.errors import DatabaseUnreachableError, DataflowError
 from dataflowd.runner import session
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.loaded import Declared
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
     from dataflowd.model.attempt import Attempt
     from dataflowd.model.work_order import Order
 
@@ -59,7 +59,7 @@ _log = log.logger(__name__)
 class SparkEngine:
     def __init__(
         self,
-        settings: Settings,
+        current: Current,
         declared: Declared,
         orders: Orders,
         commands: Engine,
@@ -72,7 +72,7 @@ class SparkEngine:
         self._told_runners: int | None = None
         self._told_slots: int | None = None
         self._stopping: set[Runner] = set()
-        self._settings = settings
+        self._current = current
         self._declared = declared
         self._orders = orders
         self._commands = commands
@@ -88,6 +88,10 @@ class SparkEngine:
         self._bare_starts = 0
         self._sweeper: asyncio.Task[None] | None = None
 
+    @property
+    def _settings(self) -> Settings:
+        return self._current.settings
+
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         made: Result | None = None
         try:
@@ -102,7 +106,7 @@ class SparkEngine:
         except DatabaseUnreachableError as error:
             return returned(attempt, error.message)
         except DataflowError as error:
-            return failed(attempt, error.code, str(error), retry=False)
+            return failed_by(attempt, error, retry=False)
         except OSError as error:
             return failed(attempt, "INVALID_CODE", f"the job's code cannot be read: {error}")
         if order is None:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from dataflowd.flow import code
 from dataflowd.flow.section import Section, type_of
+from dataflowd.model.check_shapes import BY_COLUMN, SEVERITIES, WITH_COLUMN_LIST
 from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SEVERITIES = ("error", "warn")
 Custom = tuple[dict[str, str], ...]
 
 
@@ -30,8 +30,8 @@ def parse(section: Section, columns: list[str] | None) -> tuple[dict[str, Any], 
     custom = _custom(section)
     section.close()
     if columns is not None:
-        for name in _PER_COLUMN & found.keys():
-            used = found[name].get("columns", []) if name in _WITH_COLUMN_LIST else list(found[name])
+        for name in (BY_COLUMN | WITH_COLUMN_LIST) & found.keys():
+            used = found[name].get("columns", []) if name in WITH_COLUMN_LIST else list(found[name])
             for column in used:
                 _check_column(section, name, column, columns)
     return found, custom
@@ -55,8 +55,6 @@ def columns_of(ddl: str) -> list[str] | None:
 
 
 _COLUMN = re.compile(r"\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>[^\s:`<>(),]+))(?:\s*:\s*|\s+)\S")
-_WITH_COLUMN_LIST = frozenset({"not_null", "unique"})
-_PER_COLUMN = frozenset({"not_null", "unique", "accepted_values", "range", "regex"})
 
 
 def _check_column(section: Section, name: str, column: str, columns: list[str]) -> None:

@@ -77,7 +77,7 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
         if name not in values:
             raise AttemptError(
                 "INVALID_CODE",
-                f"the command has {{{name}}} in {word!r}, which this run knows nothing of",
+                f"the command has {{{name}}} in {word!r}, which is no variable of this run",
                 "apply the flow file that this host runs",
             )
     made = _PLACE.sub(lambda found: values[found["name"]] if found["name"] else found["text"], word)

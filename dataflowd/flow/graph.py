@@ -7,8 +7,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.flow import command_words, script_variables
-from dataflowd.flow.datasets import BUILT_IN, FILE_FORMATS
+from dataflowd.flow.datasets import BUILT_IN
 from dataflowd.flow.mapping import grain, misfit
+from dataflowd.model.formats import FILES
 from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _check_script(flow: Flow, job: Job, report: Report) -> None:
     )
     for name in job.outputs:
         dataset = flow.datasets.get(name)
-        if dataset is None or (job.kind != "outside" and dataset.format in FILE_FORMATS):
+        if dataset is None or (job.kind != "outside" and dataset.format in FILES):
             continue
         for check in flow.checks_inside(job, name):
             report.add(

@@ -55,7 +55,7 @@ class Declared:
 
     def unserved(self) -> dict[str, str]:
         """The jobs that were left out, each with the reason."""
-        lacking = {job: error.message.splitlines()[-1] for job, error in self.lacking.items()}
+        lacking = {job: error.mistakes[0].told(error.path) for job, error in self.lacking.items()}
         return lacking | {job: f"{error.message}; {error.remedy}" for job, error in self.elsewhere.items()}
 
     def read_again(self) -> dict[str, Flow]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dataflowd.model.errors import InvalidFlowError
+from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +21,9 @@ class Mistake:
     what: str
     remedy: str
 
+    def told(self, path: Path) -> str:
+        return f"{path}:{self.line}: {self.what}; {self.remedy}"
+
 
 class FlowMistakesError(InvalidFlowError):
     """All mistakes of one file, each as a line `file:line: what; remedy`."""
@@ -27,9 +31,10 @@ class FlowMistakesError(InvalidFlowError):
     def __init__(self, path: Path, mistakes: Iterable[Mistake]) -> None:
         self.path = path
         self.mistakes = sorted(set(mistakes))
-        count = "1 mistake" if len(self.mistakes) == 1 else f"{len(self.mistakes)} mistakes"
-        lines = [f"{path}:{mistake.line}: {mistake.what}; {mistake.remedy}" for mistake in self.mistakes]
-        super().__init__("\n".join([f"{path} has {count}", *lines]))
+        count = counted(len(self.mistakes), "mistake")
+        super().__init__(
+            "\n".join([f"{path} has {count}", *(mistake.told(path) for mistake in self.mistakes)])
+        )
 
 
 class Report:

@@ -116,7 +116,8 @@ def _read(path: Path) -> str:
 
 def _unusable(path: Path, why: str) -> InvalidCredentialError:
     return InvalidCredentialError(
-        f"{path} {why}", "see that it is a file of this user with mode 0600; without it keys are new again"
+        f"{path} {why}",
+        "make it a file of this user with mode 0600; if you remove it, the next key counts as new",
     )
 
 

@@ -44,6 +44,10 @@ TALKATIVE = ("py4j",)
 CONTAINER_DEPTH = 8
 
 
+# A program that has not called `configure`, as a bench, keeps its stdout for its answer. At each line, because tests replace stderr.
+structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
 def logger(name: str) -> structlog.stdlib.BoundLogger:
     return cast("structlog.stdlib.BoundLogger", structlog.get_logger(name))
 

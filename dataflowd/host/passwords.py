@@ -71,14 +71,14 @@ def password_of(dataset: Dataset) -> str | None:
 
 
 def _keys(*, again: bool = False) -> Ring:
-    """The keys, read once for all attempts of a runner. `again`: read anew, because a key is missing after a rotation."""
+    """The keys, read once for all attempts of a runner. `again`: reads them again, because a rotation may have added the key."""
     from dataflowd.host.keyfile import KeySource  # noqa: PLC0415
 
     with _lock:
         if not _ring or again:
             if KEY_VARIABLE not in os.environ:
                 raise InvalidCredentialError(
-                    "this process was given no key", "passwords are opened by jobs that a daemon runs"
+                    "this process was given no key", "only a job that a daemon runs can open a password"
                 )
             _ring[:] = [KeySource.parse(json.loads(os.environ[KEY_VARIABLE])).ring()]
         return _ring[0]

@@ -104,7 +104,7 @@ def processes(left: Leftover) -> Iterator[list[int]]:
             if not entry.isdecimal() or int(entry) == os.getpid():
                 continue
             with suppress(OSError), ExitStack() as open_:
-                # Open the pidfd before reading /proc: if the pid gets another process meanwhile, the signal reaches nobody.
+                # Open the pidfd before reading /proc: if the pid passes to another process, the signal does not reach it.
                 process = os.pidfd_open(int(entry))
                 open_.callback(os.close, process)
                 if _is_of_user(int(entry), left.owner) and _works_in(int(entry), left.identity):

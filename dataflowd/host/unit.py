@@ -109,5 +109,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise NotAllowedError(
-            f"{path} cannot be read: {error.strerror}", "ask as root, who may read what the unit reads"
+            f"{path} cannot be read: {error.strerror}",
+            "run the command as root, who can read the unit's files",
         ) from None

@@ -7,7 +7,10 @@ An Attempt is a claim as `dataflow.claim` returned it. A Result says how it ende
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from dataflowd.model.errors import DataflowError
 
 Outcome = Literal["DONE", "FAILED", "RETURNED"]
 
@@ -36,8 +39,10 @@ class Result:
     outcome: Outcome
     code: str | None = None
     error: str | None = None
+    remedy: str | None = (
+        None  # what to do before the run is resubmitted; the last line of `error` says it, too
+    )
     retry: bool | None = None  # False: failed for good; True: again in any case; None: as the job's tries say
-    retry_after: float | None = None
     started: str | None = None  # ISO 8601
     code_hash: str | None = None
     config_hash: str | None = None
@@ -67,8 +72,8 @@ class Result:
 _OPTIONAL = (
     "code",
     "error",
+    "remedy",
     "retry",
-    "retry_after",
     "started",
     "code_hash",
     "config_hash",
@@ -92,6 +97,10 @@ def failed(attempt: Attempt, code: str, error: str, **details: Any) -> Result:
     return Result(
         attempt=attempt.attempt, token=attempt.token, outcome="FAILED", code=code, error=error, **details
     )
+
+
+def failed_by(attempt: Attempt, error: DataflowError, *, retry: bool | None, **details: Any) -> Result:
+    return failed(attempt, error.code, str(error), remedy=error.remedy or None, retry=retry, **details)
 
 
 def returned(attempt: Attempt, error: str) -> Result:

@@ -70,7 +70,23 @@ class SchemaMismatchError(DataflowError):
 
 
 class EmbeddedError(DataflowError):
+    """`remedy_here` keeps the directory; `can_move`: another one helps, too; `can_leave`: a database of one's own does."""
+
     code = "EMBEDDED_FAILED"
+
+    def __init__(
+        self, message: str, remedy: str = "", *, can_move: bool = False, can_leave: bool = False
+    ) -> None:
+        elsewhere = "choose another data_dir" if can_move else ""
+        super().__init__(message, either(remedy, elsewhere, "set DATAFLOW_DSN" if can_leave else ""))
+        self.remedy_here = remedy
+        self.can_move = can_move
+
+
+def either(*ways: str) -> str:
+    """The ways that are not empty, as alternatives: `a, b, or c`."""
+    *others, last = [way for way in ways if way] or [""]
+    return f"{', '.join(others)}, or {last}" if others else last
 
 
 class NotAllowedError(DataflowError):

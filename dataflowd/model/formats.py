@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILES = ("csv", "json", "parquet", "orc", "text")
-LAKES = ("delta", "iceberg")
-TABLES = ("postgres",)
+LAKES = ("delta", "iceberg")  # from jars that the user supplies
+TABLES = ("postgres",)  # that dataflowd itself reads and writes
+NAMED_TABLES = (*TABLES, "jdbc")
 CORRUPT_COLUMN = "_dataflow_corrupt"
 VALUE_CHARACTERS = 1000
 

@@ -13,9 +13,13 @@ from urllib.parse import quote
 
 MASK = "***"
 
-_NAMES = ("password", "passwd", "passphrase", "secret", "token", "private_?key", "api_?key", "credential")
-_NAME = rf"(?:[a-z0-9_]*(?:{'|'.join(_NAMES)})|encryptedpass)"
-_SECRET_NAME = re.compile(rf"{_NAME}[a-z0-9_]*", re.IGNORECASE)
+# What a name of a secret has in it; dataflow._secret_names() is the same list.
+SECRET_NAMES = (
+    *("password", "passwd", "passphrase", "secret", "token"),
+    *("private[_-]?key", "access[_-]?key", "api[_-]?key", "credential", "encryptedpass"),
+)
+_NAME = rf"[a-z0-9_]*(?:{'|'.join(SECRET_NAMES)})"
+_SECRET_NAME = re.compile(rf"[a-z0-9_-]*(?:{'|'.join(SECRET_NAMES)})[a-z0-9_-]*", re.IGNORECASE)
 # scheme://user:password@host. Greedy, because the password may hold an unescaped @. The match begins at the start of a
 # word: otherwise a long word takes time in the square of its length.
 _URL_PASSWORD = re.compile(r"(?P<head>(?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s:/@]*:)\S+(?=@)", re.IGNORECASE)

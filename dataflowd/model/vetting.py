@@ -12,6 +12,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from dataflowd.model.check_shapes import BY_COLUMN, SEVERITIES, SHAPES
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.formats import OPTIONS
 from dataflowd.model.identifiers import DATAID, DATAID_REMEDY, NAME, NAME_REMEDY
@@ -34,22 +35,8 @@ _TRIAL = frozenset({"share", "rows", "seed", "shown"})
 
 # No environment variable, path or Postgres text can hold these characters.
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
-_SEVERITIES = ("error", "warn")
 _NUMBER = (int, float)
 _SCALAR = (str, int, float)  # bool is an int
-# The keys of each check beside `severity`. A check of _PER_COLUMN has them for each column.
-_CHECKS: dict[str, dict[str, tuple[type, ...]]] = {
-    "min_rows": {"value": _NUMBER},
-    "max_rows": {"value": _NUMBER},
-    "row_count": {"input": (str,), "tolerance": _NUMBER},
-    "schema": {"columns": (str,)},
-    "not_null": {"columns": (list, tuple)},
-    "unique": {"columns": (list, tuple)},
-    "accepted_values": {"values": (list, tuple)},
-    "range": {},
-    "regex": {"pattern": (str,)},
-}
-_PER_COLUMN = frozenset({"accepted_values", "range", "regex"})
 
 
 def order(document: Any) -> None:
@@ -162,13 +149,13 @@ def _dataset(called: str, dataset: dict[str, Any]) -> None:
 def _checks(dataset: str, checks: Any) -> None:
     _require(isinstance(checks, dict), f"has checks of {dataset} that are no object")
     for name, check in checks.items():
-        _require(name in _CHECKS, f"has a check {name!r:.100} of {dataset}, which is unknown")
-        each: Iterable[Any] = check.values() if name in _PER_COLUMN else [check]
+        _require(name in SHAPES, f"has a check {name!r:.100} of {dataset}, which is unknown")
+        each: Iterable[Any] = check.values() if name in BY_COLUMN else [check]
         for one in each:
             is_right = (
                 isinstance(one, dict)
-                and one.get("severity") in _SEVERITIES
-                and all(isinstance(one.get(key), kinds) for key, kinds in _CHECKS[name].items())
+                and one.get("severity") in SEVERITIES
+                and all(isinstance(one.get(key), kinds) for key, kinds in SHAPES[name].items())
                 and (name != "range" or any(isinstance(one.get(key), _SCALAR) for key in ("min", "max")))
                 and all(isinstance(column, str) for column in _listed(one.get("columns")))
                 and all(isinstance(value, _SCALAR) for value in one.get("values", ()))

@@ -39,11 +39,9 @@ if TYPE_CHECKING:
     from dataflowd.sdk._quarantine import Seen
     from dataflowd.sdk.context import Written
 
-STEPS = ("prepare", "run", "validate", "publish")
-
 
 class Steps(Reporter, Protocol):
-    """Told as each of STEPS begins."""
+    """Told as each of prepare, run, validate and publish begins."""
 
     def step(self, name: str) -> None: ...
     def found(self, document: dict[str, Any]) -> None:
@@ -83,7 +81,8 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         for line in f"failed {said.code}: {said}".splitlines():
             reporter.log(line)
         details = _with_checks(result, said.details)
-        return result | {"code": said.code, "error": str(said), "retry": said.retry} | details
+        told = {"code": said.code, "error": str(said), "remedy": said.remedy or None, "retry": said.retry}
+        return result | told | details
 
 
 def _with_checks(result: dict[str, Any], details: dict[str, Any]) -> dict[str, Any]:

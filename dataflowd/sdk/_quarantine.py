@@ -84,7 +84,7 @@ class Sieve:
         if len(kept) < min(bad, KEPT):
             raise AttemptError(
                 "WRONG_DATA",
-                f"{counted(bad, 'bad record')} came by in {self.name}, and {len(kept)} of them could be found again",
+                f"{counted(bad, 'bad record')} were counted in {self.name}, and only {len(kept)} of them could be read again",
                 "the source was changed while it was read: wait until it is complete",
             )
         return Seen(self.name, rows, bad, dropped, kept)

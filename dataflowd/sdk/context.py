@@ -124,6 +124,7 @@ class Context:
     _passages: list[tuple[str, Watch]] = field(default_factory=list)
     _endings: list[tuple[str, Watch]] = field(default_factory=list)  # of the outputs that were written
     _nodes: dict[str, Node] = field(default_factory=dict)
+    _wholes: dict[str, str] = field(default_factory=dict)  # by branch, the node that it is a branch of
     _inside: threading.local = field(default_factory=threading.local)  # nodes that are open in this thread
     _read: set[str] = field(default_factory=set)
 
@@ -185,6 +186,7 @@ class Context:
         taken = name if branch is None else f"{name}: {branch}"
         if branch is not None:
             self._nodes.setdefault(taken, Node(taken, name))
+            self._wholes[taken] = name
         self._passages.append((taken, watch))
         return watch.frame
 
@@ -318,7 +320,7 @@ class Context:
         for name, watch in self._passages:
             rows = int((watch.passing() or {"rows": 0})["rows"])
             found[name].count(successes=rows)
-            if (whole := self._whole_of(name)) is not None:
+            if (whole := self._wholes.get(name)) is not None:
                 found[whole].count(successes=rows)
         for name, sources in self._sources().items():
             found[name].sources = sources
@@ -339,11 +341,6 @@ class Context:
                 node.items += earlier["items"] - gone
                 node.successes += earlier["successes"]
                 node.failures += earlier["failures"] - gone
-
-    def _whole_of(self, name: str) -> str | None:
-        """The node of which this one is a branch, or None."""
-        parent = self._nodes[name].parent
-        return parent if parent is not None and name.startswith(f"{parent}: ") else None
 
     def _sources(self) -> dict[str, list[str]]:
         """For each node the nearest nodes before it in Spark's plan."""
@@ -367,7 +364,7 @@ class Context:
         for place, above in before.items():
             nearest = above - {further for other in above for further in before[other]}
             name = placed[place][0]
-            whole = self._whole_of(name)
+            whole = self._wholes.get(name)
             # The sources of a branch are sources of its node; the branch itself has the node as its source.
             known = found.setdefault(whole or name, [])
             known += [

@@ -23,7 +23,7 @@ def require_validated(name: str, chunk: Chunk) -> None:
     if not chunk.validated:
         raise AttemptError(
             "NOT_VALIDATED",
-            f"nobody has vouched for {name}/{chunk.dataid}",
+            f"{name}/{chunk.dataid} is not validated",
             "check it and call dataflow.validated()",
         )
 
@@ -32,7 +32,7 @@ def missing(name: str, chunk: Chunk) -> AttemptError:
     return AttemptError(
         "INVALID_PATH",
         f"{name}/{chunk.dataid} is READY, but there is nothing at {chunk.location}",
-        f"put it there; what was registered is registered again with `dataflowctl ready {name} {chunk.dataid}`"
+        f"put the data there, and register it again: `dataflowctl ready {name} {chunk.dataid}`"
         if chunk.files is None
         else "restore it, or make it again: `dataflowctl resubmit` on its producer",
         heals=True,
@@ -132,7 +132,7 @@ def _compare_measured(name: str, chunk: Chunk, measured: dict[str, Any], there: 
         what = ", ".join(f"{key} {measured.get(key)} then, {now.get(key)} now" for key in differs)
         raise AttemptError(
             "WRONG_DATA",
-            f"what lies at {chunk.location} is not what was registered as {name}/{chunk.dataid}: {what}",
+            f"the data at {chunk.location} is not the data that was registered as {name}/{chunk.dataid}: {what}",
             f"restore it; if it is right as it is now, `dataflowctl ready {name} {chunk.dataid}` registers it as a new version",
         )
 
@@ -142,7 +142,7 @@ def _require_newer(name: str, chunk: Chunk, not_older: str, there: Found) -> Non
     if there.moment is not None and there.moment < not_older:
         raise AttemptError(
             "WRONG_DATA",
-            f"the newest file of {name}/{chunk.dataid} is of {there.moment}, before the day that it is for",
+            f"the newest file of {name}/{chunk.dataid} is of {there.moment}, before the day of the chunk",
             f"bring the file of that day and `dataflowctl ready {name} {chunk.dataid}`; "
-            "where old files are right, take expect_newer out of the dataset",
+            "if old files are right, remove expect_newer from the dataset",
         )

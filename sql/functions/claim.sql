@@ -44,16 +44,18 @@ DECLARE
     oldest bigint := coalesce(nullif(current_setting('dataflow.oldest_running', true), ''), '0')::bigint;
     served text[] := (SELECT CASE WHEN d.is_outside THEN d.jobs ELSE dataflow._with_likes(d.jobs) END FROM dataflow.daemon d WHERE d.daemon = _shares.daemon);
     outside boolean := (SELECT d.is_outside FROM dataflow.daemon d WHERE d.daemon = _shares.daemon);
+    -- What begin_run() claims counts for what executes it.
+    limited constant text := CASE WHEN outside THEN current_setting('dataflow.executor') ELSE _shares.daemon END;
     free integer;
     running jsonb;
 BEGIN
     SELECT
-        least(want, g.concurrency - coalesce(sum(live.attempts), 0), d.concurrency - coalesce(sum(live.attempts) FILTER (WHERE live.daemon = _shares.daemon), 0)),
+        least(want, g.concurrency - coalesce(sum(live.attempts), 0), d.concurrency - coalesce(sum(live.attempts) FILTER (WHERE live.daemon = limited), 0)),
         coalesce(jsonb_object_agg(live.jobid, live.of_job) FILTER (WHERE live.jobid IS NOT NULL), '{}'),
         coalesce(min(live.oldest), (SELECT max(a.attempt) FROM dataflow.attempt a), 0)
     INTO free, running, oldest
     FROM dataflow.control g
-    LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || _shares.daemon
+    LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || limited
     LEFT JOIN LATERAL (
         SELECT a.jobid, a.daemon, count(*) AS attempts, sum(count(*)) OVER (PARTITION BY a.jobid) AS of_job, min(a.attempt) AS oldest
         FROM dataflow.attempt a WHERE a.ended IS NULL AND a.attempt >= oldest GROUP BY a.jobid, a.daemon
@@ -418,7 +420,7 @@ COMMENT ON FUNCTION dataflow.claim(text, uuid, integer) IS
 
 -- One run that a person names. If forced, it runs although questions are answered no, but never while somebody writes or reads its
 -- chunks, beyond a limit, or in another environment than that of its datasets.
-CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean DEFAULT false) RETURNS TABLE (
+CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean, reason text) RETURNS TABLE (
     attempt bigint,
     token uuid,
     jobid text,
@@ -439,6 +441,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     daemon_environment text;
+    outside boolean;
     stopper text;
     noes text;
     unanswered jsonb;
@@ -467,8 +470,8 @@ BEGIN
     IF stopper IS NOT NULL THEN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF412', HINT = 'run it on a host of that environment';
     END IF;
-    IF EXISTS (SELECT FROM dataflow.job j JOIN dataflow.daemon d ON d.daemon = claim_run.daemon
-        WHERE j.jobid = claim_run.of_job AND j.kind = 'outside' AND NOT d.is_outside) THEN
+    outside := (SELECT d.is_outside FROM dataflow.daemon d WHERE d.daemon = claim_run.daemon);
+    IF NOT outside AND EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = claim_run.of_job AND j.kind = 'outside') THEN
         RAISE EXCEPTION 'job % is executed outside: no daemon runs it', of_job USING ERRCODE = 'DF409', HINT = format('dataflowctl begin %s', of_job);
     END IF;
     IF EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = claim_run.of_job AND j.retired IS NOT NULL) THEN
@@ -476,7 +479,7 @@ BEGIN
     END IF;
     SELECT CASE WHEN l.paused THEN l.scope || ' is paused' ELSE format('the limit of %s, %s, is reached', l.scope, dataflow._counted(l.concurrency, 'attempt')) END INTO stopper
         FROM dataflow.limits l
-        WHERE l.scope IN ('global', 'job:' || claim_run.of_job, 'daemon:' || claim_run.daemon) AND (l.paused OR l.concurrency <= l.running)
+        WHERE l.scope IN ('global', 'job:' || claim_run.of_job, 'daemon:' || CASE WHEN outside THEN current_setting('dataflow.executor') ELSE claim_run.daemon END) AND (l.paused OR l.concurrency <= l.running)
         ORDER BY l.scope <> 'global' LIMIT 1;
     IF stopper IS NOT NULL THEN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait, or see `dataflowctl concurrency` and `dataflowctl resume`';
@@ -502,10 +505,26 @@ BEGIN
         SELECT a.attempt INTO taken FROM dataflow.attempt a WHERE a.jobid = claim_run.of_job AND a.dataid = claim_run.of_dataid AND a.ended IS NULL;
         IF FOUND THEN
             INSERT INTO dataflow.event (kind, jobid, dataid, attempt, code, reason)
-            VALUES ('status', claim_run.of_job, claim_run.of_dataid, taken, 'FORCED', coalesce(noes, 'every question was answered yes'));
+            VALUES ('status', claim_run.of_job, claim_run.of_dataid, taken, 'FORCED', concat_ws('; ', claim_run.reason, coalesce(noes, 'every question was answered yes')));
             INSERT INTO dataflow.evidence (attempt, told) VALUES (taken, jsonb_build_object('forced', coalesce(unanswered, '{}')));
         END IF;
     END IF;
 END $$;
-COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean) IS
-    'Takes one run that a person has named, within every limit; no row: it may not run. forced => true: also if questions are answered no, but not while its chunk is being read or written; the attempt and the history keep these answers';
+COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean, text) IS
+    'Takes one run that a person has named, within every limit; no row: it may not run. forced => true: also if questions are answered no, but not while its chunk is being read or written; the attempt and the history keep these answers, and the reason';
+
+CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean DEFAULT false) RETURNS TABLE (
+    attempt bigint,
+    token uuid,
+    jobid text,
+    dataid text,
+    number integer,
+    tag text,
+    inputs jsonb,
+    params jsonb,
+    timeout_seconds double precision
+)
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT * FROM dataflow.claim_run(daemon, incarnation, of_job, of_dataid, forced, NULL) $$;
+COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean) IS 'claim_run() without a reason';

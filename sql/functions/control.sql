@@ -20,7 +20,7 @@ BEGIN
         RAISE EXCEPTION 'a job has no runners and slots of its own here: %', NEW.scope USING ERRCODE = 'DF400',
             HINT = 'set them of global or daemon:<name>; `slots` of a job is declared in its flow';
     END IF;
-    IF NEW.scope <> 'global' AND NEW.scope !~ '^(job|daemon):[A-Za-z][A-Za-z0-9_.-]{0,62}$' THEN
+    IF NEW.scope <> 'global' AND NOT (NEW.scope ~ '^(job|daemon):' AND dataflow._is_name(regexp_replace(NEW.scope, '^(job|daemon):', ''))) THEN
         RAISE EXCEPTION 'there is no scope %', NEW.scope USING ERRCODE = 'DF404', HINT = 'scopes are global, job:<jobid> and daemon:<name>';
     END IF;
     IF TG_OP = 'UPDATE' AND NEW.scope <> OLD.scope THEN
@@ -42,8 +42,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    INSERT INTO dataflow.event (kind, from_status, to_status, reason)
-    SELECT 'control', o.concurrency::text, n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END
+    INSERT INTO dataflow.event (kind, scope, paused, from_status, to_status, reason)
+    SELECT 'control', n.scope, n.paused, o.concurrency::text, n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END
         || CASE WHEN n.runners IS DISTINCT FROM o.runners THEN format(' (runners %s -> %s)', coalesce(o.runners::text, 'by host'), coalesce(n.runners::text, 'by host')) ELSE '' END
         || CASE WHEN n.slots IS DISTINCT FROM o.slots THEN format(' (slots %s -> %s)', coalesce(o.slots::text, 'by host'), coalesce(n.slots::text, 'by host')) ELSE '' END
     FROM new_rows n LEFT JOIN old_rows o ON o.scope = n.scope;
@@ -57,8 +57,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    INSERT INTO dataflow.event (kind, to_status, reason)
-    SELECT 'control', n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END FROM new_rows n;
+    INSERT INTO dataflow.event (kind, scope, paused, to_status, reason)
+    SELECT 'control', n.scope, n.paused, n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END FROM new_rows n;
     PERFORM pg_notify('dataflow', 'control');
     RETURN NULL;
 END $$;

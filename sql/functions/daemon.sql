@@ -25,7 +25,7 @@ BEGIN
         environment = excluded.environment, version = excluded.version, jobs = NULL, unserved = '{}', started = now(), lease = excluded.lease,
         lease_until = excluded.lease_until, stopped = NULL
     RETURNING d.incarnation INTO born;
-    INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'STARTED', format('%s on %s, pid %s', daemon, hostname, pid));
+    INSERT INTO dataflow.event (kind, scope, to_status, reason) VALUES ('daemon', 'daemon:' || daemon, 'STARTED', format('%s on %s, pid %s', daemon, hostname, pid));
     RETURN born;
 END $$;
 COMMENT ON FUNCTION dataflow.register_daemon(text, text, integer, interval, text, text) IS
@@ -119,7 +119,7 @@ BEGIN
     UPDATE dataflow.daemon d SET stopped = now(), lease_until = clock_timestamp()
         WHERE d.daemon = stop_daemon.daemon AND d.incarnation = stop_daemon.incarnation AND d.stopped IS NULL;
     IF FOUND THEN
-        INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'STOPPED', daemon);
+        INSERT INTO dataflow.event (kind, scope, to_status, reason) VALUES ('daemon', 'daemon:' || daemon, 'STOPPED', daemon);
     END IF;
     RETURN FOUND;
 END $$;
@@ -144,8 +144,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    INSERT INTO dataflow.event (kind, to_status, reason)
-    SELECT 'daemon', 'RELOADED', format('%s on %s read its flow files again%s', d.daemon, d.hostname, ' and has the code of ' || dataflow._counted(reloaded.jobs, 'job'))
+    INSERT INTO dataflow.event (kind, scope, to_status, reason)
+    SELECT 'daemon', 'daemon:' || d.daemon, 'RELOADED', format('%s on %s read its flow files again%s', d.daemon, d.hostname, ' and has the code of ' || dataflow._counted(reloaded.jobs, 'job'))
     FROM dataflow.daemon d WHERE d.daemon = reloaded.daemon AND d.incarnation = reloaded.incarnation;
     RETURN FOUND;
 END $$;

@@ -69,7 +69,7 @@ CREATE OR REPLACE FUNCTION dataflow._session_ended(daemon text, session_pid inte
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'ENDED', format(
+    INSERT INTO dataflow.event (kind, scope, to_status, reason) VALUES ('daemon', 'daemon:' || daemon, 'ENDED', format(
         'session %s of %s, whose lease ended %s: its process hangs', session_pid, daemon, dataflow._stamp(lease_ended)))
 $$;
 

@@ -19,7 +19,7 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF name IS NULL OR name ~ '[^A-Za-z0-9_.-]|^[^A-Za-z]|^$' OR length(name) > 63 THEN
+    IF NOT dataflow._is_name(name) THEN
         PERFORM dataflow._wrong(format('%s cannot name a %s', coalesce(quote_literal(left(name, 80)), 'NULL'), kind), 'write a letter, then up to 62 letters, digits and _ . -');
     END IF;
 END $$;
@@ -166,7 +166,7 @@ BEGIN
         WHEN kind = 'all' THEN dataflow._is_dataid(made -> 'dataid') AND (made ? 'dataids') <> (made ? 'partitioning')
             AND CASE WHEN made ? 'dataids' THEN jsonb_typeof(made -> 'dataids') = 'array' AND made -> 'dataids' <> '[]' AND NOT EXISTS (
                     SELECT FROM jsonb_array_elements(CASE WHEN jsonb_typeof(made -> 'dataids') = 'array' THEN made -> 'dataids' ELSE '[]' END) AS d WHERE NOT dataflow._is_dataid(d))
-                ELSE jsonb_typeof(made -> 'partitioning') = 'string' AND made ->> 'partitioning' !~ '[^A-Za-z0-9_.-]|^[^A-Za-z]|^$' END
+                ELSE jsonb_typeof(made -> 'partitioning') = 'string' AND dataflow._is_name(made ->> 'partitioning') END
         WHEN made ? 'from' THEN coalesce(nests -> (made ->> 'from') ? (made ->> 'to'), false) AND EXISTS (SELECT FROM pg_timezone_names AS z WHERE z.name = made ->> 'zone')
         WHEN made ? 'size' THEN dataflow._is_whole(made -> 'size', 1)
         ELSE dataflow._is_whole(made -> 'last', 1) AND made ->> 'unit' = ANY (units)
@@ -180,7 +180,7 @@ END $$;
 CREATE OR REPLACE FUNCTION dataflow._is_dataid(value jsonb) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT coalesce(jsonb_typeof(value) = 'string' AND value #>> '{}' !~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' AND length(value #>> '{}') <= 128, false) $$;
+AS $$ SELECT coalesce(jsonb_typeof(value) = 'string' AND dataflow._is_chunkid(value #>> '{}'), false) $$;
 
 -- Whether a mapping reads only chunks of earlier dataids. A job may read its own output through such a mapping.
 CREATE OR REPLACE FUNCTION dataflow._looks_back(mapping jsonb) RETURNS boolean
@@ -243,7 +243,7 @@ BEGIN
     IF environment IS NOT NULL THEN
         PERFORM dataflow._require_name('environment', environment);
     END IF;
-    IF publish = 'rename' AND (stored_as <> ALL (files[1:5]) OR strpos(location, '{dataid}') > 0 OR location !~ '^(/|file:)') THEN
+    IF publish = 'rename' AND (NOT dataflow._is_files(stored_as) OR strpos(location, '{dataid}') > 0 OR location !~ '^(/|file:)') THEN
         PERFORM dataflow._wrong('publish is rename, which needs files on a disk of the host and a location without {dataid}', 'write pointer');
     END IF;
     IF jsonb_typeof(options) IS DISTINCT FROM 'object' OR EXISTS (SELECT FROM jsonb_each(options) AS o WHERE jsonb_typeof(o.value) NOT IN ('string', 'number', 'boolean')) THEN

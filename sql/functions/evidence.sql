@@ -113,6 +113,11 @@ BEGIN
     END IF;
 END $$;
 
+-- What a name of a secret has in it: dataflowd.model.masking has the same list, see tests/sql/test_rules.py.
+CREATE OR REPLACE FUNCTION dataflow._secret_names() RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT '(password|passwd|passphrase|secret|token|private[_-]?key|access[_-]?key|api[_-]?key|credential|encryptedpass)' $$;
+
 -- For history and evidence: masks values whose names look like secrets, and passwords in URLs, as dataflowd.model.masking does.
 CREATE OR REPLACE FUNCTION dataflow._without_secrets(value jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
@@ -123,7 +128,7 @@ BEGIN
     RETURN CASE jsonb_typeof(_without_secrets.value)
         WHEN 'object' THEN coalesce((
             SELECT jsonb_object_agg(e.key, CASE
-                WHEN e.key ~* '(password|passwd|passphrase|secret|token|private_?key|access_?key|api_?key|credential|encryptedpass)' THEN '"***"'::jsonb
+                WHEN e.key ~* dataflow._secret_names() THEN '"***"'::jsonb
                 ELSE dataflow._without_secrets(e.value) END)
             FROM jsonb_each(_without_secrets.value) AS e), '{}')
         WHEN 'array' THEN coalesce((

@@ -1,6 +1,6 @@
 -- How an attempt ends: its own daemon finishes it, another daemon rescues it, or a person cancels it. outside.sql has attempts without a daemon.
 
--- One element a result: {"attempt", "token", "outcome": "DONE" | "FAILED" | "RETURNED", "code", "error", "started",
+-- One element a result: {"attempt", "token", "outcome": "DONE" | "FAILED" | "RETURNED", "code", "error", "remedy", "started",
 -- "retry": false to fail for good, true to be tried again in any case, "retry_after": seconds, "code_hash", "config_hash", "usage": {},
 -- "outputs": {dataset: {"location", "files", "bytes", "rows", "columns", "fingerprint"}},
 -- "checks": [{"dataset", "name", "severity", "passed", "observed", "expected"}],
@@ -70,6 +70,7 @@ BEGIN
             started = coalesce(a.started, r.started),
             code = CASE r.outcome WHEN 'DONE' THEN NULL ELSE coalesce(r.code, r.outcome) END,
             error = r.error,
+            remedy = r.remedy,
             code_hash = r.code_hash,
             config_hash = r.config_hash,
             usage = coalesce(r.usage, '{}'),
@@ -82,7 +83,7 @@ BEGIN
             retry_at = CASE WHEN r.outcome = 'FAILED' AND coalesce(r.retry, a.tries < j.max_attempts)
                 -- The delay doubles with each try, and varies by a fifth, so that runs which failed together are not retried together.
                 THEN now() + coalesce(make_interval(secs => r.retry_after), j.retry_delay * (2 ^ least(a.tries - 1, 20)) * (0.9 + random() * 0.2)) END
-        FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid, outcome text, code text, error text, started timestamptz,
+        FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid, outcome text, code text, error text, remedy text, started timestamptz,
             retry boolean, retry_after double precision, code_hash text, config_hash text, usage jsonb)
         JOIN dataflow.attempt x ON x.attempt = r.attempt
         JOIN dataflow.job j ON j.jobid = x.jobid
@@ -305,8 +306,8 @@ BEGIN
         -- A lease may have been renewed since the attempt was chosen.
         WHERE a.attempt = ANY (_lose.lost) AND a.ended IS NULL AND (a.lease_until IS NULL OR a.lease_until < clock_timestamp());
     -- Only daemons that are gone: not one that was restarted, and not an executor outside, which is no daemon.
-    INSERT INTO dataflow.event (kind, to_status, reason)
-    SELECT 'daemon', 'GONE', format('%s: it left %s behind', a.daemon, dataflow._counted(count(*), 'attempt'))
+    INSERT INTO dataflow.event (kind, scope, to_status, reason)
+    SELECT 'daemon', 'daemon:' || a.daemon, 'GONE', format('%s: it left %s behind', a.daemon, dataflow._counted(count(*), 'attempt'))
     FROM dataflow.attempt a WHERE a.attempt = ANY (_lose.lost) AND a.outcome = 'LOST' AND a.lease_until IS NULL
         AND NOT EXISTS (SELECT FROM dataflow.daemon d WHERE d.daemon = a.daemon AND d.incarnation <> a.incarnation)
     GROUP BY a.daemon;

@@ -1,5 +1,30 @@
 -- The story of a run: what happened to it, what happened around it at the same time, and what it waited for.
 
+-- The story of a chunk that no job makes: by whom it was registered, held or withdrawn, and what was declared of its dataset meanwhile.
+CREATE OR REPLACE FUNCTION dataflow._chunk_history(of_dataset text, of_dataid text) RETURNS TABLE (
+    at timestamptz, actor text, application text, kind text, datasetid text, attempt bigint, from_status text, to_status text, code text, reason text
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    maker text := (SELECT o.jobid FROM dataflow.job_output o WHERE o.datasetid = _chunk_history.of_dataset);
+    first bigint;
+BEGIN
+    IF maker IS NOT NULL THEN
+        RAISE EXCEPTION '% is a dataset, and job % makes it', _chunk_history.of_dataset, maker USING ERRCODE = 'DF404',
+            HINT = format('dataflowctl history %s %s', maker, _chunk_history.of_dataid);
+    END IF;
+    SELECT min(e.event) INTO first FROM dataflow.event e
+        WHERE e.jobid = '' AND e.dataid = _chunk_history.of_dataid AND e.datasetid = _chunk_history.of_dataset;
+    RETURN QUERY
+    SELECT e.at, e.actor, e.application, e.kind, e.datasetid, e.attempt, e.from_status, e.to_status, e.code, e.reason FROM dataflow.event e
+    WHERE e.jobid = '' AND e.dataid IN ('', _chunk_history.of_dataid) AND e.datasetid = _chunk_history.of_dataset AND e.event >= first
+    ORDER BY e.event;
+END $$;
+
 CREATE OR REPLACE FUNCTION dataflow.history(jobid text, dataid text) RETURNS TABLE (
     at timestamptz, actor text, application text, kind text, datasetid text, attempt bigint, from_status text, to_status text, code text, reason text
 )
@@ -14,6 +39,10 @@ DECLARE
     last bigint;
     used constant text[] := dataflow._used_datasets(ARRAY[history.jobid]);
 BEGIN
+    IF NOT EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = history.jobid) AND EXISTS (SELECT FROM dataflow.dataset d WHERE d.datasetid = history.jobid) THEN
+        RETURN QUERY SELECT * FROM dataflow._chunk_history(history.jobid, history.dataid);
+        RETURN;
+    END IF;
     PERFORM dataflow._known_job(history.jobid);
     SELECT min(e.event), max(e.event) INTO first, last FROM dataflow.event e WHERE e.jobid = history.jobid AND e.dataid = history.dataid;
     IF dataflow._is_open(history.jobid, history.dataid) THEN
@@ -26,7 +55,7 @@ BEGIN
         -- The job, its limits and pauses, its datasets, and daemons: between the first and the last event of the run.
         (SELECT e.* FROM dataflow.event e
          WHERE e.jobid IN ('', history.jobid) AND e.dataid = '' AND e.event BETWEEN first AND last AND (
-            e.jobid = history.jobid OR e.kind = 'daemon' OR (e.kind = 'control' AND (e.reason LIKE 'global%' OR e.reason LIKE 'daemon:%' OR split_part(e.reason, ' ', 1) = 'job:' || history.jobid))
+            e.jobid = history.jobid OR e.kind = 'daemon' OR (e.kind = 'control' AND (starts_with(e.scope, 'daemon:') OR e.scope IN ('global', 'job:' || history.jobid)))
             OR (e.kind IN ('dataset', 'credential') AND (e.datasetid IS NULL OR e.datasetid = ANY (used))))
          ORDER BY e.event DESC LIMIT around_at_most)
         UNION ALL
@@ -46,7 +75,7 @@ BEGIN
     ORDER BY h.at, h.event NULLS LAST;
 END $$;
 COMMENT ON FUNCTION dataflow.history(text, text) IS
-    'The story of a run in order: every transition, every change of what it waited for, what happened around it at the same time (limits, pauses, daemons, declarations), and what each attempt waited for (kind waited)';
+    'The story of a run, or of a chunk of a dataset that no job makes, in order: every transition, every change of what it waited for, what happened around it at the same time (limits, pauses, daemons, declarations), and what each attempt waited for (kind waited)';
 
 -- Whether the run is queued or running. Then events of now belong to its story, too.
 CREATE OR REPLACE FUNCTION dataflow._is_open(jobid text, dataid text) RETURNS boolean
@@ -68,14 +97,14 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
-    SELECT e.to_status::integer, e.reason LIKE '%(paused)%' INTO concurrency, paused FROM dataflow.event e
-        WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'control' AND split_part(e.reason, ' ', 1) = _limit_at.scope AND e.at <= _limit_at.moment
+    SELECT e.to_status::integer, e.paused INTO concurrency, paused FROM dataflow.event e
+        WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'control' AND e.scope = _limit_at.scope AND e.at <= _limit_at.moment
         ORDER BY e.at DESC, e.event DESC LIMIT 1;
     IF FOUND THEN
         RETURN;
     END IF;
     SELECT e.from_status::integer, false INTO concurrency, paused FROM dataflow.event e
-        WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'control' AND split_part(e.reason, ' ', 1) = _limit_at.scope AND e.at > _limit_at.moment
+        WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'control' AND e.scope = _limit_at.scope AND e.at > _limit_at.moment
         ORDER BY e.at, e.event LIMIT 1;
     IF NOT FOUND THEN
         SELECT c.concurrency, c.paused INTO concurrency, paused FROM dataflow.control c WHERE c.scope = _limit_at.scope;
@@ -127,9 +156,9 @@ BEGIN
             job_limit := coalesce(own.concurrency, (SELECT j.max_running FROM dataflow.job j WHERE j.jobid = a.jobid));
             -- Whether any daemon was running at that moment.
             SELECT bool_or(d.state IN ('STARTED', 'RELOADED')) INTO alive FROM (
-                SELECT DISTINCT ON (split_part(split_part(e.reason, ' ', 1), ':', 1)) e.to_status AS state FROM dataflow.event e
-                WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'daemon' AND e.to_status <> 'RESTORED' AND e.at <= middle
-                ORDER BY split_part(split_part(e.reason, ' ', 1), ':', 1), e.at DESC, e.event DESC
+                SELECT DISTINCT ON (e.scope) e.to_status AS state FROM dataflow.event e
+                WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'daemon' AND e.to_status NOT IN ('RESTORED', 'ENDED') AND e.at <= middle
+                ORDER BY e.scope, e.at DESC, e.event DESC
             ) AS d;
             SELECT e.at, e.reason INTO came FROM dataflow.event e
                 WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'daemon' AND e.to_status = 'STARTED' AND e.at BETWEEN since AND a.claimed ORDER BY e.at DESC, e.event DESC LIMIT 1;

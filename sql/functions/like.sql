@@ -166,7 +166,7 @@ BEGIN
     PERFORM dataflow._require_read_committed();
     -- The base must not change before the new job is written.
     PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.apply', 0));
-    IF create_job_like.jobid IS NULL OR create_job_like.jobid !~ '^[A-Za-z][A-Za-z0-9_.-]{0,62}$' THEN
+    IF NOT dataflow._is_name(create_job_like.jobid) THEN
         RAISE EXCEPTION 'not a name: %', quote_nullable(left(jobid, 80)) USING ERRCODE = 'DF400',
             HINT = 'a letter, then up to 62 letters, digits, and _ . -; such as load_eu';
     END IF;

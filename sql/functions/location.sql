@@ -1,5 +1,10 @@
 -- Where the data of a chunk lies, for people and programs.
 
+-- The formats whose data is files that dataflowd itself lists and reads: dataflowd.model.formats.FILES, see tests/sql/test_rules.py.
+CREATE OR REPLACE FUNCTION dataflow._is_files(format text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT format IN ('csv', 'json', 'parquet', 'orc', 'text') $$;
+
 CREATE OR REPLACE FUNCTION dataflow.data_location(datasetid text, dataid text) RETURNS TABLE (
     status text, version integer, format text, location text, files jsonb, rows bigint, bytes bigint,
     hostname text, port integer, database text, schemaname text, tablename text, username text, encryptedpass text, columns text, options jsonb

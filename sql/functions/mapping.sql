@@ -268,6 +268,17 @@ AS $$
     WHERE i.jobid = _inputs.jobid AND i.kind <> 'identity'
 $$;
 
+-- The same for a caller that asks for many runs of a job, and has looked up once which inputs map by identity and whether others map otherwise.
+CREATE OR REPLACE FUNCTION dataflow._known_inputs(jobid text, dataid text, same_inputs text[], has_mappings boolean) RETURNS TABLE (datasetid text, dataid text)
+LANGUAGE sql STABLE
+AS $$
+    SELECT unnest(same_inputs), _known_inputs.dataid
+    UNION ALL
+    SELECT i.datasetid, mapped FROM dataflow.job_input i
+    LEFT JOIN LATERAL dataflow._mapped_inputs(i.mapping, i.datasetid, _known_inputs.dataid) AS mapped ON true
+    WHERE has_mappings AND i.jobid = _known_inputs.jobid AND i.kind <> 'identity'
+$$;
+
 CREATE OR REPLACE FUNCTION dataflow.required_inputs(jobid text, dataid text) RETURNS TABLE (datasetid text, dataid text)
 LANGUAGE sql STABLE
 AS $$ SELECT i.datasetid, i.dataid FROM dataflow._inputs(jobid, dataid) i WHERE i.dataid IS NOT NULL $$;
@@ -333,7 +344,7 @@ BEGIN
             jsonb_typeof(m -> 'by') = 'number' AND m ->> 'by' ~ '^-?[0-9]{1,6}$' AND m ->> 'unit' = ANY (units || 'number'::text), false)
             THEN 'offset needs a whole number "by" and a "unit": hour, day, week, month, year or number'
         WHEN m ->> 'kind' = 'fixed' AND m ->> 'dataid' IS NULL THEN 'fixed needs a "dataid"'
-        WHEN m ->> 'kind' = 'partitioning' AND NOT coalesce(m ->> 'name' ~ '^[A-Za-z][A-Za-z0-9_.-]{0,62}$', false)
+        WHEN m ->> 'kind' = 'partitioning' AND NOT dataflow._is_name(m ->> 'name')
             THEN 'partitioning needs the "name" of one, such as size_5000'
         WHEN m ->> 'kind' = 'all' AND coalesce(jsonb_typeof(m -> 'dataids') = 'array', false) = (m ? 'partitioning')
             THEN 'all needs either "dataids", a list, or "partitioning"'
@@ -345,7 +356,7 @@ BEGIN
                 SELECT m ->> 'dataid' AS d WHERE m ? 'dataid'
                 UNION ALL
                 SELECT jsonb_array_elements_text(m -> 'dataids') WHERE m ? 'dataids'
-            ) AS named WHERE d IS NULL OR d ~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' OR length(d) > 128)
+            ) AS named WHERE NOT dataflow._is_chunkid(d))
             THEN 'a dataid is 1 to 128 letters, digits and . _ : + = -, and does not start with a dot or a dash'
         WHEN m ->> 'kind' <> 'window' THEN NULL
         WHEN m ? 'size' THEN CASE WHEN m ->> 'size' !~ '^[1-9][0-9]{0,8}$'

@@ -5,7 +5,7 @@
 
 CREATE OR REPLACE FUNCTION dataflow._is_measured(d dataflow.dataset) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
-AS $$ SELECT coalesce(strpos(d.location, '{dataid}') > 0 AND d.format IN ('csv', 'json', 'parquet', 'orc', 'text'), false) $$;
+AS $$ SELECT coalesce(strpos(d.location, '{dataid}') > 0 AND dataflow._is_files(d.format), false) $$;
 
 CREATE OR REPLACE FUNCTION dataflow.measures(datasetid text, OUT is_measured boolean, OUT digest boolean)
 LANGUAGE plpgsql STABLE SECURITY DEFINER

@@ -133,7 +133,7 @@ BEGIN
         PERFORM dataflow._checked_dataid(_begin_run.of_dataid);
     END IF;
     PERFORM dataflow._checked_lease(_begin_run.lease);
-    IF executor IS NULL OR executor ~ '[^A-Za-z0-9_.-]|^[^A-Za-z]|^$' OR length(executor) > 63 THEN
+    IF NOT dataflow._is_name(executor) THEN
         RAISE EXCEPTION 'not a name for what executes a run: %', coalesce(quote_literal(left(executor, 80)), 'NULL') USING ERRCODE = 'DF400',
             HINT = 'write a letter, then up to 62 letters, digits and _ . -';
     END IF;
@@ -156,6 +156,8 @@ BEGIN
     INSERT INTO dataflow.daemon AS d (daemon, hostname, pid, session_pid, environment, jobs, lease, lease_until, is_outside)
     VALUES (passing, '', 0, pg_backend_pid(), _begin_run.environment, ARRAY[_begin_run.of_job], interval '1 hour', clock_timestamp() + interval '1 hour', true)
     RETURNING d.incarnation INTO born;
+    -- The limit of what executes the run, daemon:<name>, is looked at under the claim lock, with all others.
+    PERFORM set_config('dataflow.executor', executor, true);
     IF _begin_run.of_dataid IS NULL THEN
         SELECT c.* INTO taken FROM dataflow.claim(passing, born, 1) AS c;
     ELSE
@@ -263,7 +265,7 @@ BEGIN
     END IF;
     -- Readers compare the files on the disk with the files of the manifest.
     SELECT d.datasetid::text INTO wrong FROM unnest(names) AS n JOIN dataflow.dataset d ON d.datasetid = n
-        WHERE d.format IN ('csv', 'json', 'parquet', 'orc', 'text') AND d.location ~ '^(/|file:)'
+        WHERE dataflow._is_files(d.format) AND d.location ~ '^(/|file:)'
             AND jsonb_typeof(made -> d.datasetid -> 'files') IS DISTINCT FROM 'array' ORDER BY 1 LIMIT 1;
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION 'the files of output % are not told', wrong USING ERRCODE = 'DF400',
@@ -293,7 +295,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    known constant text[] := '{outputs,checks,nodes,quarantine,usage,code,retry,retry_after,code_hash,config_hash,applied,found}';
+    known constant text[] := '{outputs,checks,nodes,quarantine,usage,code,remedy,retry,retry_after,code_hash,config_hash,applied,found}';
     mine dataflow.attempt := dataflow._handled(end_run.handle);
     wrong text;
     told jsonb;

@@ -21,8 +21,8 @@ DECLARE
     dataids text[];
 BEGIN
     PERFORM dataflow._known_dataset(create_partitioning.datasetid);
-    IF create_partitioning.partitioning !~ '^[A-Za-z][A-Za-z0-9_.-]{0,62}$' THEN
-        RAISE EXCEPTION 'not a name: %', quote_literal(left(partitioning, 80)) USING ERRCODE = 'DF400',
+    IF NOT dataflow._is_name(create_partitioning.partitioning) THEN
+        RAISE EXCEPTION 'not a name: %', quote_nullable(left(partitioning, 80)) USING ERRCODE = 'DF400',
             HINT = 'a letter, then up to 62 letters, digits, and _ . -; such as size_5000';
     END IF;
     SELECT o.jobid INTO producer FROM dataflow.job_output o WHERE o.datasetid = create_partitioning.datasetid;

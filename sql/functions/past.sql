@@ -190,12 +190,12 @@ BEGIN
             CASE WHEN a.ended IS NULL THEN 'and it is at it' ELSE 'it ended ' || dataflow._stamp(a.ended) END)
         || coalesce(', ' || a.code || ': ' || coalesce(split_part(a.error, E'\n', 1), 'no reason is known'), ''),
         format('how it stands now: dataflowctl why %s %s', a.jobid, a.dataid);
-    RETURN QUERY SELECT q.*, CASE WHEN NOT q.answer THEN substring(a.error FROM 'remedy: (.*)$') END FROM dataflow._attempt_answers(a.attempt) AS q;
+    RETURN QUERY SELECT q.*, CASE WHEN NOT q.answer THEN a.remedy END FROM dataflow._attempt_answers(a.attempt) AS q;
     RETURN QUERY SELECT 14, 'With what did it run?', NULL::boolean, NULL::text, concat_ws('; ',
             format('daemon %s%s%s%s', a.daemon, ' of host ' || (e.told ->> 'hostname'), ', environment ' || (e.told ->> 'environment'), ', dataflowd ' || nullif(e.told ->> 'version', '')),
             'flow ' || (e.told ->> 'flow') || coalesce(' in ' || (e.found ->> 'directory'), ''),
             coalesce('code ' || left(coalesce(a.code_hash, e.found ->> 'code_hash'), 12), 'its code was not told'),
-            'configuration ' || left(coalesce(a.config_hash, e.found ->> 'config_hash'), 12), 'params ' || (e.told ->> 'params')), NULL::text;
+            'configuration ' || left(coalesce(a.config_hash, e.found ->> 'config_hash'), 12), 'params ' || (e.told ->> 'params'), 'words ' || dataflow._words_text(a.words)), NULL::text;
     RETURN QUERY SELECT c.* FROM dataflow._changes_since(why_attempt.jobid, a.claimed) AS c;
 END $$;
 COMMENT ON FUNCTION dataflow.why_attempt(text, text, integer) IS

@@ -16,7 +16,7 @@ GRANT SELECT ON dataflow.migration, dataflow.dataset, dataflow.job, dataflow.job
     dataflow.stale, dataflow.forced, dataflow.published, dataflow.chunk_count TO dataflow_reader;
 -- Without token and incarnation: the token is the fence of an attempt, the incarnation gives the right to claim.
 GRANT SELECT (attempt, jobid, dataid, number, tries, lost, daemon, tag, forced, inputs, answers, claimed, started, ended, outcome, code,
-    error, retry_at, code_hash, config_hash, usage, let_go, params, waits, lease_until, words) ON dataflow.attempt TO dataflow_reader;
+    error, remedy, retry_at, code_hash, config_hash, usage, let_go, params, waits, lease_until, words) ON dataflow.attempt TO dataflow_reader;
 GRANT SELECT (daemon, hostname, pid, session_pid, environment, version, jobs, unserved, started, lease, lease_until, stopped, is_outside) ON dataflow.daemon
     TO dataflow_reader;
 
@@ -29,7 +29,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.period_add(text, timestamptz, integer, text), dataflow.plan_flow(jsonb, boolean), dataflow.flow_conflicts(jsonb, boolean),
     dataflow._inputs(text, text), dataflow._mapped_inputs(jsonb, text, text), dataflow._mapped_runs(text, jsonb, text, text),
     dataflow._shifted(text, text, integer), dataflow._first_moment(timestamp, text), dataflow._number(text), dataflow._moments(text, timestamptz, timestamptz, text),
-    dataflow._long_sortkey(text), dataflow._known_job(text), dataflow._known_dataset(text), dataflow._known_daemon(text), dataflow._checked_dataid(text), dataflow._described(dataflow.dataset),
+    dataflow._long_sortkey(text), dataflow._known_job(text), dataflow._known_dataset(text), dataflow._known_daemon(text), dataflow._checked_dataid(text), dataflow._is_name(text), dataflow._is_chunkid(text), dataflow._described(dataflow.dataset),
     dataflow._chunk_location(dataflow.dataset, text)
     TO dataflow_reader;
 
@@ -67,7 +67,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.serve_jobs(text, uuid, text[], jsonb),
     dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid), dataflow.retake_attempts(text, uuid),
     dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.queue_of(text[]), dataflow.claim(text, uuid, integer), dataflow.claim_within(text, uuid, integer, text[], integer),
-    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.started(bigint, uuid), dataflow.started(bigint, uuid, double precision), dataflow.waits(bigint, uuid, integer),
+    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.claim_run(text, uuid, text, text, boolean, text), dataflow.started(bigint, uuid), dataflow.started(bigint, uuid, double precision), dataflow.waits(bigint, uuid, integer),
     dataflow.end_frozen_sessions(), dataflow._session_ended(text, integer, timestamptz),
     dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),
     dataflow.tick(timestamptz), dataflow.fold_counters(), dataflow.ready(text, text[], boolean, text), dataflow.work_order(bigint, uuid), dataflow.attempt_order(bigint, uuid), dataflow.take_order(bigint, uuid), dataflow.began(bigint, uuid, double precision, jsonb),

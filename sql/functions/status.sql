@@ -321,12 +321,106 @@ BEGIN
     WHERE c.locktype = 'OUT' AND c.now IN ('HOLD', 'PENDING') AND c.was IS NOT NULL HAVING count(*) > 0;
 END $$;
 
+-- What follows when many chunks of a dataset that no job makes are registered, as _changed() has it, in one look at all of them: a run that needs
+-- nothing but its new chunk is queued unless an output of it has a row. False: this is not such a case, and nothing was done.
+CREATE OR REPLACE FUNCTION dataflow._registered(datasetid text, dataids text[], sortkeys text[], reasons text[]) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_nestloop = on
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    who constant text := session_user;
+    program constant text := current_setting('application_name');
+    first_dataid text;
+    last_dataid text;
+    is_text boolean;
+    has_outputs boolean;
+    alone boolean;
+    applying boolean;
+    reader record;
+    sole_readers text[] := '{}';
+    taken_dataids text[];
+    other_jobids text[];
+    other_dataids text[];
+    queued integer := 0;
+    written integer;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('dataflow.defer', true) = 'on' THEN
+        RETURN false;
+    END IF;
+    SELECT c.is_alone, c.is_applying INTO alone, applying FROM dataflow._company() AS c;
+    -- _changed() leaves what cannot be judged yet to settle().
+    IF applying OR EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = _registered.datasetid)
+        OR NOT alone AND EXISTS (SELECT FROM dataflow.job_input i WHERE i.datasetid = _registered.datasetid AND i.kind = 'fixed') THEN
+        RETURN false;
+    END IF;
+    INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks) VALUES (_registered.datasetid, '', 'OUT', 'READY', cardinality(dataids));
+    INSERT INTO dataflow.event (kind, dataid, datasetid, to_status, reason, actor, application)
+    SELECT 'status', c.dataid, _registered.datasetid, 'READY', c.reason, who, program FROM unnest(dataids, reasons) AS c (dataid, reason);
+    PERFORM pg_notify('dataflow_status', '');
+    PERFORM dataflow._forget_small_plans();
+
+    SELECT min(c COLLATE "C"), max(c COLLATE "C") INTO first_dataid, last_dataid FROM unnest(dataids) AS c;
+    SELECT d.ordering = 'text' INTO is_text FROM dataflow.dataset d WHERE d.datasetid = _registered.datasetid;
+    FOR reader IN SELECT r.jobid::dataflow.name AS jobid, r.outputs, r.ordering = 'text' AS is_text FROM dataflow._sole_readers(_registered.datasetid) AS r LOOP
+        sole_readers := sole_readers || reader.jobid::text;
+        -- Most often nothing was ever made between the first and the last of them, and one look tells.
+        has_outputs := EXISTS (
+            SELECT FROM (SELECT unnest(reader.outputs) AS datasetid) AS o CROSS JOIN LATERAL (
+                SELECT FROM dataflow.datastatus s WHERE s.datasetid = o.datasetid AND s.dataid >= first_dataid AND s.dataid <= last_dataid AND s.locktype = 'OUT' LIMIT 1) AS made);
+        WITH runs AS MATERIALIZED (
+            SELECT c.dataid, c.sortkey, has_outputs AND EXISTS (
+                SELECT FROM (SELECT unnest(reader.outputs) AS datasetid) AS o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT') AS is_taken
+            FROM unnest(dataids, sortkeys) AS c (dataid, sortkey)
+        ), inserted AS (
+            INSERT INTO dataflow.work AS w (jobid, dataid, sortkey)
+            SELECT reader.jobid, r.dataid, CASE WHEN reader.is_text = is_text THEN r.sortkey ELSE dataflow._ordered(CASE WHEN reader.is_text THEN 'text' END, r.dataid) END
+            FROM runs r WHERE NOT r.is_taken
+            ON CONFLICT (jobid, dataid) DO UPDATE SET not_before = NULL WHERE w.not_before IS NOT NULL
+            RETURNING w.dataid
+        ), told AS (
+            INSERT INTO dataflow.event (kind, jobid, dataid, actor, application)
+            SELECT 'queued', reader.jobid, i.dataid, who, program FROM inserted i
+        )
+        SELECT (SELECT count(*) FROM inserted), (SELECT array_agg(r.dataid) FROM runs r WHERE r.is_taken) INTO written, taken_dataids;
+        queued := queued + written;
+        IF taken_dataids IS NOT NULL THEN
+            PERFORM dataflow._refresh(array_fill(reader.jobid::text, ARRAY[cardinality(taken_dataids)]), taken_dataids, alone);
+        END IF;
+    END LOOP;
+    IF queued > 0 THEN
+        PERFORM pg_notify('dataflow', 'work');
+    END IF;
+    SELECT array_agg(a.jobid), array_agg(a.dataid) INTO other_jobids, other_dataids
+    FROM unnest(dataids) AS c (dataid) CROSS JOIN LATERAL dataflow.affected_runs(_registered.datasetid, c.dataid) AS a
+    WHERE a.jobid <> ALL (sole_readers) AND EXISTS (SELECT FROM dataflow.job_input i WHERE i.datasetid = _registered.datasetid AND i.jobid <> ALL (sole_readers));
+    PERFORM dataflow._refresh(other_jobids, other_dataids, alone);
+    RETURN true;
+END $$;
+
 CREATE OR REPLACE FUNCTION dataflow._datastatus_inserted() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    chunks record;
 BEGIN
+    SELECT min(n.datasetid) AS datasetid, array_agg(n.dataid::text) AS dataids, array_agg(n.sortkey) AS sortkeys, array_agg(n.reason) AS reasons INTO chunks
+    FROM new_rows n HAVING count(*) > 1 AND min(n.datasetid) = max(n.datasetid) AND bool_and(n.locktype = 'OUT' AND n.status = 'READY' AND n.validated AND n.jobid = '' AND n.code IS NULL AND n.attempt IS NULL);
+    IF chunks.dataids IS NOT NULL AND dataflow._registered(chunks.datasetid, chunks.dataids, chunks.sortkeys, chunks.reasons) THEN
+        RETURN NULL;
+    END IF;
     PERFORM dataflow._changed(array_agg(ROW(
         n.datasetid, n.dataid, n.locktype, n.jobid, n.run, NULL, n.status, n.attempt, CASE WHEN n.validated THEN n.code ELSE 'NOT_VALIDATED' END, n.reason)::dataflow.status_change))
     FROM new_rows n WHERE n.locktype = 'OUT' HAVING count(*) > 0;
@@ -397,6 +491,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     slice constant integer := 10000;
+    dataset dataflow.name; -- of the column's type, so that the name is not checked again for each row
     bad text;
     producer text;
     dataset_ordering text;
@@ -405,7 +500,8 @@ DECLARE
     written bigint;
 BEGIN
     PERFORM dataflow._known_dataset(ready.datasetid);
-    SELECT d FROM unnest(dataids) AS d WHERE d IS NULL OR d ~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' OR length(d) > 128 LIMIT 1 INTO bad;
+    dataset := ready.datasetid;
+    SELECT d FROM unnest(dataids) AS d WHERE NOT dataflow._is_chunkid(d) LIMIT 1 INTO bad;
     IF FOUND THEN
         PERFORM dataflow._checked_dataid(bad);
     END IF;
@@ -433,9 +529,12 @@ BEGIN
     -- Slices bound the memory that a trigger needs for a million rows. In their order each index grows at one place.
     FOR low IN 1 .. coalesce(cardinality(dataids), 0) BY slice LOOP
         INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, version, external, validated, reason, sortkey)
-        SELECT ready.datasetid, d, producer, d, 'READY', coalesce(gone.version, 0) + 1, true, ready.validated, ready.reason, dataflow._ordered(dataset_ordering, d)
+        SELECT dataset, d, producer, d, 'READY', coalesce(gone.version, 0) + 1, true, ready.validated, ready.reason, dataflow._ordered(dataset_ordering, d)
         FROM (SELECT DISTINCT g COLLATE "C" AS d FROM unnest(dataids[low : low + slice - 1]) AS g ORDER BY 1) AS distinct_ids
-        LEFT JOIN dataflow.deleted_version gone ON gone.datasetid = ready.datasetid AND gone.dataid = d
+        LEFT JOIN LATERAL (
+            SELECT v.version FROM dataflow.deleted_version v
+            WHERE (SELECT EXISTS (SELECT FROM dataflow.deleted_version e WHERE e.datasetid = dataset)) AND v.datasetid = dataset AND v.dataid = d
+        ) AS gone ON true
         ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
             status = 'READY', modified = now(), version = s.version + 1, manifest = NULL, external = true,
             validated = excluded.validated, code = NULL, reason = excluded.reason, params = NULL

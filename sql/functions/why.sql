@@ -187,14 +187,15 @@ DECLARE
     held record;
     root record;
     roots bigint;
+    last dataflow.attempt;
     began boolean;
     is_retired boolean;
     maker record;
     given text;
+    words text;
     old record;
     host record;
     kept record;
-    advice text;
     takes text;
     renewal text;
     lacks text;
@@ -205,21 +206,21 @@ DECLARE
 BEGIN
     SELECT r.* INTO run FROM dataflow.run_state(why.jobid, why.dataid) AS r;
     SELECT j.retired IS NOT NULL INTO is_retired FROM dataflow.job j WHERE j.jobid = why.jobid;
-    SELECT a.started IS NOT NULL INTO began FROM dataflow.attempt a WHERE a.attempt = run.attempt;
+    SELECT a.* INTO last FROM dataflow.attempt a WHERE a.attempt = run.attempt;
+    began := last.started IS NOT NULL;
+    words := ', with the words ' || dataflow._words_text(last.words);
     -- An earlier attempt than the last may have made the published version.
-    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs, a.forced, a.params, dataflow._not_given(a) AS missing, dataflow._forced_inputs(a.inputs) AS forced_inputs
+    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs, a.forced, a.params, a.words, dataflow._not_given(a) AS missing, dataflow._forced_inputs(a.inputs) AS forced_inputs
         INTO maker FROM dataflow.datastatus s JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
         JOIN dataflow.attempt a ON a.attempt = m.attempt
         WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
     -- The parameters of the running attempt, or of the next one.
-    SELECT dataflow._params_text(CASE run.state WHEN 'RUNNING' THEN (SELECT a.params FROM dataflow.attempt a WHERE a.attempt = run.attempt)
+    SELECT dataflow._params_text(CASE run.state WHEN 'RUNNING' THEN last.params
         ELSE dataflow._given_params(why.jobid, why.dataid) END) INTO given WHERE run.state <> 'READY';
     SELECT x.because, x.input, x.changed INTO old FROM dataflow.job_output o
         CROSS JOIN LATERAL (SELECT t.because, t.input, t.changed FROM dataflow.stale t WHERE t.datasetid = o.datasetid AND t.dataid = why.dataid OFFSET 0) AS x
         WHERE o.jobid = why.jobid ORDER BY o.datasetid LIMIT 1;
     SELECT d.state, d.heard, EXISTS (SELECT FROM dataflow.daemons o WHERE o.state = 'ALIVE') AS has_heirs INTO host FROM dataflow.daemons d WHERE d.daemon = run.daemon;
-    -- Release 0.1 wrote the last step (resubmit) into the error. It is cut off, because it is added below.
-    advice := regexp_replace(substring(run.error FROM 'remedy: (.*)$'), '[,;] then resubmit( the chunk)?$', '');
     SELECT c.accepted_by, c.accepted, c.reason INTO kept FROM dataflow.job j
         JOIN dataflow.datastatus s ON s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT'
         JOIN dataflow.acceptance c ON c.datasetid = s.datasetid AND c.dataid = s.dataid AND c.version = s.manifest
@@ -240,20 +241,20 @@ BEGIN
                 ELSE format('attempt %s on %s made version %s%s, finished %s, of %s', maker.number, maker.daemon, run.version,
                     CASE WHEN maker.forced THEN ' by force' ELSE '' END, dataflow._stamp(maker.ended),
                     coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(maker.inputs)), 'nothing'))
-                    || coalesce(', with ' || dataflow._params_text(maker.params), '')
+                    || coalesce(', with ' || dataflow._params_text(maker.params), '') || coalesce(', with the words ' || dataflow._words_text(maker.words), '')
                     || CASE WHEN run.attempt IS NULL OR maker.attempt >= run.attempt THEN ''
                         ELSE format('; set to READY by hand %s, after attempt %s ended %s', dataflow._stamp(run.since), run.number, coalesce(run.code, run.outcome)) END END
                 || CASE WHEN kept.accepted_by IS NULL THEN '' ELSE format('; %s accepted it as it is with the code of now, %s: %s',
                     kept.accepted_by, dataflow._stamp(kept.accepted), coalesce(kept.reason, 'no reason was given')) END
             WHEN 'RUNNING' THEN format('attempt %s %s %s (%s) since %s', run.number, CASE WHEN waits IS NULL THEN 'runs on' ELSE 'was claimed by' END, run.daemon,
-                    coalesce(run.hostname, (SELECT 'its lease ends ' || dataflow._stamp(a.lease_until) FROM dataflow.attempt a WHERE a.attempt = run.attempt), 'an unknown host'),
-                    dataflow._stamp(run.claimed)) || coalesce(', and ' || waits, '')
+                    coalesce(run.hostname, 'its lease ends ' || dataflow._stamp(last.lease_until), 'an unknown host'),
+                    dataflow._stamp(run.claimed)) || coalesce(words, '') || coalesce(', and ' || waits, '')
                 || CASE WHEN host.state IN ('GONE', 'LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, dataflow._stamp(host.heard)) ELSE '' END
-            WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, dataflow._stamp(run.ended)) ELSE 'set by hand ' || dataflow._stamp(run.since) END,
+            WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s%s', run.number, dataflow._stamp(run.ended), words) ELSE 'set by hand ' || dataflow._stamp(run.since) END,
                 CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.code ELSE 'BY_HAND' END,
                 coalesce(split_part(CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.error END, E'\n', 1), run.reason, 'no reason is known'))
-            WHEN 'RETRYING' THEN format(CASE run.code WHEN 'RETRY_LATER' THEN 'it asked to be tried later, %3$s: %4$s' ELSE 'try %1$s of %2$s failed, %3$s: %4$s' END,
-                run.tries, run.max_attempts, run.code, coalesce(split_part(run.error, E'\n', 1), 'no reason is known'))
+            WHEN 'RETRYING' THEN format(CASE run.code WHEN 'RETRY_LATER' THEN 'it asked to be tried later, %3$s: %4$s' ELSE 'try %1$s of %2$s failed%5$s, %3$s: %4$s' END,
+                run.tries, run.max_attempts, run.code, coalesce(split_part(run.error, E'\n', 1), 'no reason is known'), words)
             WHEN 'HELD' THEN format('held since %s: %s', dataflow._stamp(run.since), coalesce(run.reason, 'no reason was given'))
             WHEN 'QUEUED' THEN 'all its data is there; it is in the queue'
             WHEN 'WAITING' THEN 'it cannot start yet; the questions say why'
@@ -263,12 +264,12 @@ BEGIN
             || coalesce(CASE run.state WHEN 'RUNNING' THEN ', with ' ELSE '; its next attempt gets ' END || given, ''),
         CASE run.state
             WHEN 'READY' THEN renewal
-            WHEN 'RUNNING' THEN CASE WHEN waits LIKE '%is starting' THEN 'wait until it has started'
+            WHEN 'RUNNING' THEN CASE WHEN last.waits = 0 AND waits IS NOT NULL THEN 'wait until it has started'
                 WHEN waits IS NOT NULL THEN 'wait until one is free; runners, in the table control or the daemon''s settings, says how many there may be'
                 WHEN host.state NOT IN ('GONE', 'LOST', 'STOPPED') THEN format('dataflowctl logs %s --follow', here)
                 WHEN host.has_heirs THEN 'wait: another daemon takes it over' ELSE 'start dataflowd: it takes it over' END
-            -- An attempt that ended before the job's code began has no log; its error has the remedy.
-            WHEN 'FAILED' THEN concat_ws(', then ', coalesce(advice, format('dataflowctl logs %s', here)), again)
+            -- An attempt that ended before the job's code began has no log, but a remedy.
+            WHEN 'FAILED' THEN concat_ws(', then ', coalesce(last.remedy, format('dataflowctl logs %s', here)), again)
             WHEN 'RETRYING' THEN format('it is tried again by itself; %s does so at once', again)
             WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
         END;
@@ -294,20 +295,20 @@ BEGIN
             WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
             WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
             WHEN 'LOCKED' THEN CASE WHEN is_retired THEN 'dataflowctl apply a flow that declares it'
-                WHEN starts_with(q.detail, format('%s/%s is ', held.datasetid, held.dataid)) THEN format('dataflowctl release --dataset %s --dataid %s', held.datasetid, held.dataid)
+                -- No output is locked in these states, so that it is the input.
+                WHEN held.datasetid IS NOT NULL AND run.state NOT IN ('READY', 'RUNNING', 'FAILED', 'HELD') THEN format('dataflowctl release --dataset %s --dataid %s', held.datasetid, held.dataid)
                 ELSE CASE run.state
                 WHEN 'READY' THEN CASE WHEN old.because IS NULL THEN 'nothing to do' ELSE renewal END
                 WHEN 'RUNNING' THEN format('wait, or dataflowctl cancel %s --dataid %s', why.jobid, why.dataid)
                 WHEN 'FAILED' THEN again
                 WHEN 'HELD' THEN format('dataflowctl release --dataset %s --dataid %s', run.datasetid, why.dataid)
                 ELSE 'wait until it is free' END END
-            ELSE CASE WHEN q.seen IS NOT NULL OR q.is_of_host THEN coalesce(advice, again) END
+            ELSE CASE WHEN q.seen IS NOT NULL OR q.is_of_host THEN coalesce(last.remedy, again) END
         END
     FROM (
-        SELECT f.*, NOT f.answer AND starts_with(f.detail, format('attempt %s found: ', run.number)) AS is_of_host,
-            CASE WHEN f.answer AND NOT began AND run.outcome = 'FAILED' AND run.state = 'RETRYING'
+        SELECT f.*, CASE WHEN f.answer AND NOT began AND run.outcome = 'FAILED' AND run.state = 'RETRYING'
             AND run.code = (ARRAY['DATA_NOT_READY', 'WRONG_DATA', 'INVALID_PATH', 'NOT_VALIDATED', 'LOCKED'])[f.number] THEN run.code END AS seen
-        FROM dataflow.five_questions(why.jobid, why.dataid) AS f
+        FROM dataflow._questions(why.jobid, why.dataid) AS f
     ) AS q ORDER BY q.number;
 
     IF run.state IN ('QUEUED', 'RETRYING') THEN

@@ -6,7 +6,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    secret constant text := '(password|passwd|passphrase|secret|token|private[_-]?key|access[_-]?key|api[_-]?key|credential)';
+    secret constant text := dataflow._secret_names();
 BEGIN
     IF words IS NULL OR cardinality(words) > 10000 OR EXISTS (SELECT FROM unnest(words) AS w WHERE w IS NULL) OR length(array_to_string(words, '')) > 1000000 THEN
         RAISE EXCEPTION 'these cannot be the words of a command' USING ERRCODE = 'DF400', HINT = 'give up to 10000 of them, none of them NULL, of a million characters';
@@ -22,3 +22,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.add_words(bigint, uuid, text[]) IS
     'Keeps the words that a person has added to the command of an attempt, or executes instead of its code; false: the attempt is fenced, stop';
+
+-- For people: as one would type them. NULL: nothing was added.
+CREATE OR REPLACE FUNCTION dataflow._words_text(words text[]) RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT string_agg(CASE WHEN w.word ~ '^[A-Za-z0-9_@%+=:,./-]+$' THEN w.word ELSE '''' || replace(w.word, '''', '''"''"''') || '''' END, ' ' ORDER BY w.place)
+    FROM unnest(words) WITH ORDINALITY AS w (word, place)
+$$;

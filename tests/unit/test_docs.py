@@ -16,9 +16,8 @@ import typer
 
 from dataflowd import testing
 from dataflowd.cli.app import app
-from dataflowd.flow import checks
 from dataflowd.host import sqlfiles
-from dataflowd.model import work_order
+from dataflowd.model import check_shapes, work_order
 from dataflowd.sdk.context import Context, Log, Node
 from tests import readme
 from tests.readme import DOCS, README, ROOT
@@ -143,9 +142,9 @@ def test_every_public_attribute_of_what_the_context_gives_is_on_its_page(kind: t
 
 def test_every_rule_and_severity_of_a_check_is_on_its_page() -> None:
     named = re.findall(r"^\| `(\w+)` \|", text(CHECKS), re.MULTILINE)
-    assert set(named) == {*checks._READERS, "custom", *checks.SEVERITIES}
+    assert set(named) == {*check_shapes.SHAPES, "custom", *check_shapes.SEVERITIES}
     shown = tomllib.loads(readme.page_blocks(CHECKS, "toml")[0])
-    assert shown["dataset"]["orders"]["checks"].keys() == {*checks._READERS, "custom"}
+    assert shown["dataset"]["orders"]["checks"].keys() == {*check_shapes.SHAPES, "custom"}
 
 
 def test_every_reason_for_a_stale_chunk_has_its_heading() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 
 from dataflowd.daemon.metrics import Metrics
-from dataflowd.host.settings import Settings
+from dataflowd.host.settings import Settings, description
 from dataflowd.model.errors import EXIT
 from tests import readme
 from tests.bench import gather
@@ -27,7 +27,7 @@ def settings_table() -> str:
             if field.default and not field.is_required() and not field.default_factory
             else ""
         )
-        rows.append(f"| `{name}` | {default} | {field.description} |")
+        rows.append(f"| `{name}` | {default} | {description(name)} |")
     return "\n".join(rows) + "\n"
 
 

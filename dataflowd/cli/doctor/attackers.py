@@ -85,7 +85,7 @@ def _ways_into_the_database(loaded: Loaded) -> Iterator[str]:
         try:
             connection = stack.enter_context(db.connect(settings, "dataflowd doctor"))
         except DataflowError:
-            return  # said before
+            return  # another check has reported it
         if connection.pgconn.used_password:
             return
         if not settings.runner_user:
@@ -95,7 +95,7 @@ def _ways_into_the_database(loaded: Loaded) -> Iterator[str]:
 
 
 def _trusts(connection: psycopg.Connection) -> bool:
-    """Before Postgres 16 a server does not say how it knew us."""
+    """Whether the server lets this user in without a proof. Servers before Postgres 16 do not tell."""
     if connection.info.server_version < SYSTEM_USER_VERSION:
         return True
     row = connection.execute(db.query("doctor_login")).fetchone()
@@ -103,7 +103,7 @@ def _trusts(connection: psycopg.Connection) -> bool:
 
 
 def _may_read(user: str, file: Path) -> bool:
-    """By owners and modes, from the root down."""
+    """Whether a user may read a file, by the owners and modes of the file and of all directories above it."""
     entry = pwd.getpwnam(user)
     groups = os.getgrouplist(user, entry.pw_gid)
     wanted = [(parent, stat.S_IXOTH) for parent in file.resolve().parents] + [(file, stat.S_IROTH)]

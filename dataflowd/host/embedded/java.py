@@ -122,7 +122,8 @@ def _embedded(data_dir: Path, skipped: list[str]) -> Java:
     except OSError as error:
         raise EmbeddedError(
             f"the embedded Java cannot be set up in {home}: {error.strerror}",
-            "make it writable, or choose another data_dir",
+            "make it writable",
+            can_move=True,
         ) from error
     except _UnusableError as reason:
         raise _none_usable([*skipped, f"the package {PACKAGE}: {reason}"]) from None

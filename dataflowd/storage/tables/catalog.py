@@ -37,7 +37,6 @@ class Column:
     type: str  # as the server writes it, without length and precision
     kind: str  # the type's name in the catalogue; for a domain, the name of its base type
     modifier: int
-    is_required: bool  # NOT NULL without a default
     is_filled: bool  # by a default or an identity
     is_generated: bool
 
@@ -75,48 +74,52 @@ def translated(table: Table) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        # Without the DETAIL: it shows rows, and errors are stored.
-        said = mask(error.diag.message_primary or str(error).strip() or type(error).__name__)
-        if UNMET_AUTH in said:
-            raise AttemptError(
-                "NOT_ALLOWED",
-                f"the server of the table {table} asks for the password in clear text, and did not get it: {said}",
-                "see whether hostname and port are right; a server that has to ask so (LDAP, PAM, RADIUS) is named in the "
-                "setting cleartext_hosts",
-            ) from None
-        if _is_login_refused(error, said):
-            raise AttemptError(
-                "INVALID_CREDENTIAL",
-                f"the server of the table {table} refuses the login of {table.login.username or 'its user'}: {said}",
-                "see whether username and database are right, and seal the right one with `dataflowctl seal DATASET`",
-            ) from None
-        if error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CLASS):
-            raise AttemptError(
-                "DATABASE_UNREACHABLE",
-                f"cannot reach the table {table}: {said}",
-                "see whether the database answers, and whether hostname, port and database are right",
-            ) from None
-        if error.sqlstate.startswith(UNABLE_CLASSES):
-            raise AttemptError(
-                "DATABASE_UNREACHABLE",
-                f"the server cannot serve the table {table} now: {said}",
-                "see what its log says about room, memory, connections or a shutdown",
-            ) from None
-        if isinstance(error, psycopg.errors.LockNotAvailable):
-            raise AttemptError(
-                "LOCKED",
-                f"somebody holds the table {table}: {said}",
-                "look in its database's pg_stat_activity for who does",
-            ) from None
-        if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            raise AttemptError(
-                "NOT_ALLOWED",
-                f"the role may not use the table {table}: {said}",
-                "to read takes SELECT; to write CREATE on the schema, and SELECT, INSERT and DELETE on the table",
-            ) from None
-        raise AttemptError(
-            "WRONG_DATA", f"the table {table} refuses it: {said}", "correct the data or the table"
-        ) from None
+        raise _translate(error, table) from None
+
+
+def _translate(error: psycopg.Error, table: Table) -> AttemptError:  # noqa: PLR0911 - one for each cause
+    # Without the DETAIL: it shows rows, and errors are stored.
+    said = mask(error.diag.message_primary or str(error).strip() or type(error).__name__)
+    if UNMET_AUTH in said:
+        return AttemptError(
+            "NOT_ALLOWED",
+            f"the server of the table {table} asks for the password in clear text, and did not get it: {said}",
+            "see whether hostname and port are right; a server that has to ask so (LDAP, PAM, RADIUS) is named in the "
+            "setting cleartext_hosts",
+        )
+    if _is_login_refused(error, said):
+        return AttemptError(
+            "INVALID_CREDENTIAL",
+            f"the server of the table {table} refuses the login of {table.login.username or 'its user'}: {said}",
+            "see whether username and database are right, and seal the right password with `dataflowctl seal DATASET`",
+        )
+    if error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CLASS):
+        return AttemptError(
+            "DATABASE_UNREACHABLE",
+            f"cannot reach the table {table}: {said}",
+            "see whether the database answers, and whether hostname, port and database are right",
+        )
+    if error.sqlstate.startswith(UNABLE_CLASSES):
+        return AttemptError(
+            "DATABASE_UNREACHABLE",
+            f"the server cannot serve the table {table} now: {said}",
+            "see what its log says about room, memory, connections or a shutdown",
+        )
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return AttemptError(
+            "LOCKED",
+            f"another session has locked the table {table}: {said}",
+            "find that session in pg_stat_activity of the table's database",
+        )
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return AttemptError(
+            "NOT_ALLOWED",
+            f"the role may not use the table {table}: {said}",
+            "reading needs SELECT; writing needs CREATE on the schema, and SELECT, INSERT and DELETE on the table",
+        )
+    return AttemptError(
+        "WRONG_DATA", f"the table {table} refuses the data: {said}", "correct the data or the table"
+    )
 
 
 def _is_login_refused(error: psycopg.Error, said: str) -> bool:

@@ -85,7 +85,7 @@ def fenced(opened: psycopg.Connection[Row], table: Table, dataid: str, attempt: 
     return AttemptError(
         "LOCKED",
         f"{other} has taken {dataid} of {table}, and attempt {attempt} may not replace its rows",
-        f"if the control database was made anew, delete the chunk's row from {table.ledger.as_string()}; otherwise nothing",
+        f"nothing to do; only if the control database was created again, delete the chunk's row from {table.ledger.as_string()}",
     )
 
 

@@ -54,8 +54,8 @@ def check_unchanged(source: Input, allowed_hosts: Sequence[str]) -> None:
     if wrong:
         raise AttemptError(
             "INPUT_CHANGED",
-            f"while the job read them: {wrong}",
-            "nothing: it reads them again when they are ready",
+            f"an input changed while the job read it: {wrong}",
+            "nothing to do: the job reads it again when it is ready",
         )
 
 
@@ -178,7 +178,7 @@ def _batches(
     if len(batches) < len(chunks) or len({batch.columns for batch in batches}) > 1:
         raise AttemptError(
             "WRONG_DATA",
-            f"dataset {dataset.name}: its chunks {', '.join(chunk.dataid for chunk in chunks)} are not of one key",
+            f"dataset {dataset.name}: its chunks {', '.join(chunk.dataid for chunk in chunks)} do not have the same key",
             "read the batches of one partitioning",
         )
     key = [existing(there, name, dataset, "key column") for name in batches[0].columns]

@@ -53,7 +53,7 @@ def dataid_column(dataset: Dataset) -> str:
     if "dataid_column" not in options:
         raise AttemptError(
             "INVALID_OPTION",
-            f"dataset {dataset.name}: its chunks cannot be told apart, for it names no dataid_column",
+            f"dataset {dataset.name}: its chunks cannot be told apart, because it names no dataid_column",
             "name the column that holds the dataid: options = { dataid_column = ... }",
         )
     return options["dataid_column"]
@@ -163,7 +163,7 @@ def measure(
         raise AttemptError(
             "WRONG_DATA",
             f"{dataset.name}: {agreeing(observed, 'row', 'was', 'were')} observed, and {there:,} staged",
-            "a task may have written twice: the attempt is to be repeated",
+            "a task may have written twice: run it again",
         )
     return [{"path": f"{table.schema}.{table.name}", "bytes": size, "rows": there, "attempt": attempt}]
 
@@ -181,15 +181,15 @@ def publish(dataset: Dataset, order: Order, staged: int, confirm: Callable[[], b
         if replaced != staged:
             raise AttemptError(
                 "WRONG_DATA",
-                f"{dataset.name}: {agreeing(staged, 'row', 'was', 'were')} staged, and of them {replaced:,} found now",
-                "the server may have been restarted, which empties staging tables: the attempt is to be repeated",
+                f"{dataset.name}: {agreeing(staged, 'row', 'was', 'were')} staged, and {replaced:,} of them were found when they were published",
+                "the server may have been restarted, which empties staging tables: run it again",
             )
         ledger.enter(opened, table, order.dataid, order.attempt, replaced)
         if not confirm():
             raise AttemptError(
                 "LOCKED",
                 f"{dataset.name}/{order.dataid} is no longer this attempt's: its rows stay as they are",
-                "nothing: whoever has the chunk now publishes it",
+                "nothing to do: the attempt that has the chunk now publishes it",
             )
 
 
