@@ -32,7 +32,7 @@ from dataflowd.flow.graph import SCRIPTS
 from dataflowd.host import log, memory, supervise
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
-from dataflowd.model.attempt import Result, failed, returned
+from dataflowd.model.attempt import Result, failed, returned, told_by
 from dataflowd.model.errors import DatabaseUnreachableError, DataflowError
 from dataflowd.runner import session
 
@@ -441,8 +441,8 @@ def _unheard(_found: dict[str, Any]) -> None:
 
 
 def result_of(attempt: Attempt, said: dict[str, Any]) -> Result:
-    """What the runner said in the end; a preview is a trial's, and nothing to store."""
-    stored = {name: value for name, value in said.items() if name != "preview"}
+    """What the runner said in the end; a preview is a trial's, and is not stored."""
+    stored = {name: value for name, value in said.items() if name in told_by("runner")}
     return Result(attempt=attempt.attempt, token=attempt.token, **stored)
 
 

@@ -9,7 +9,6 @@ Whatever happens becomes a result; only the death of the process has none.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +26,7 @@ from dataflowd.sdk._replay import WholeError, columns_of
 from dataflowd.sdk.context import Context, Reporter
 from dataflowd.sdk.declare import typed_params
 from dataflowd.storage import checks, evidence, files, manifest_check, stored_columns
+from dataflowd.storage.manifest import manifest
 from dataflowd.storage.tables import reading, writing
 
 if TYPE_CHECKING:
@@ -295,15 +295,7 @@ def _manifest(ctx: Context, item: Written) -> dict[str, Any]:
     listed = (
         _table_listed(ctx, item) if item.dataset.format in formats.TABLES else _files_listed(ctx.spark, item)
     )
-    columns = columns_of(item.schema)
-    return {
-        "location": item.location,
-        "files": listed,
-        "bytes": sum(file["bytes"] for file in listed),
-        "rows": item.rows,
-        "columns": columns,
-        "fingerprint": hashlib.sha256(json.dumps([columns, item.rows, listed]).encode()).hexdigest(),
-    }
+    return manifest(item.location, listed, item.rows, columns_of(item.schema))
 
 
 def _table_listed(ctx: Context, item: Written) -> list[dict[str, Any]]:
