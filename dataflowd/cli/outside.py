@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dataflowd.cli.ask import Row
     from dataflowd.engine.report import Report
     from dataflowd.host.settings import Settings
+    from dataflowd.model.errors import DataflowError
     from dataflowd.model.work_order import Order
 
 VARIABLE = "DATAFLOW_HANDLE"
@@ -264,11 +265,7 @@ def _prepared(context: typer.Context, row: Row, lease: Any, *, passwords: bool) 
                 row["handle"],
                 "FAILED",
                 str(error),
-                {
-                    "code": error.code,
-                    "retry": getattr(error, "retry", False),
-                    "found": evidence.bounded(seen),
-                },
+                {**_fault(error), "found": evidence.bounded(seen)},
             )
         raise
     [renewed] = ask(context, call("renew", handle=row["handle"], lease=lease), explained=False)
@@ -334,13 +331,21 @@ def _published(
             handle,
             "FAILED",
             str(error),
-            {"code": error.code, "retry": error.retry, **told_by_own_names(error.details, order)},
+            told_by_own_names(_fault(error), order),
         )
     ended = _told(connection, handle, "DONE", None, told_by_own_names(made, order))
     for output in order.outputs.values():
         if output.dataset.publish == "rename":
             _turn(connection, settings, output.dataset.datasetid, order.dataid)
     return ended
+
+
+def _fault(error: DataflowError) -> dict[str, Any]:
+    """What dataflow.end_run takes of it: the reason and the outcome are parameters of their own."""
+    from dataflowd.model.attempt import told_by
+    from dataflowd.model.endings import told_error
+
+    return {name: value for name, value in told_error(error).items() if name in told_by("outside")}
 
 
 def _report(order: Order, rows: list[str], path: Path | None) -> Report:

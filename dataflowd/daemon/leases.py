@@ -24,7 +24,7 @@ from dataflowd.daemon import pool
 from dataflowd.database import calls, db
 from dataflowd.database.session import LostLinkError, backoff
 from dataflowd.host import log, supervise
-from dataflowd.model.attempt import returned
+from dataflowd.model.endings import returned
 
 if TYPE_CHECKING:
     from dataflowd.daemon.state import State

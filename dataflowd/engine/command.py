@@ -1,9 +1,8 @@
 """Scripts: one supervised process for each attempt, with the environment that an existing script expects.
 
 The process is `dataflowd.runner.script` first: it prepares, opens passwords, and becomes the script. Exit status 0 publishes
-what lies in the attempt's directories; 75 (EX_TEMPFAIL) means later: the run is tried again after its retry_delay, and
-no try is spent; anything else is FAILED, with the status or the signal as the code and the last lines of the output as
-the error. What a script tells about its work, it writes to the file that DATAFLOW_REPORT names (see report.py).
+what lies in the attempt's directories; any other status, or a signal, is FAILED as dataflowd.model.endings says, with the
+last lines of the output as the error. What a script tells about its work, it writes to the file that DATAFLOW_REPORT names (see report.py).
 
 A `spark_submit` job is such a script for spark-submit: it gets its master and its configuration from there.
 """
@@ -25,13 +24,13 @@ import anyio.to_thread
 from dataflowd.engine import looks, submit
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
-from dataflowd.flow.compose import by_own_names, versions
+from dataflowd.flow.compose import of_order, versions
 from dataflowd.host import lent_key, private, runner_user, scratch, supervise
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
-from dataflowd.model.attempt import done, failed, returned
+from dataflowd.model.endings import done, ended_by, exited
 from dataflowd.model.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
-from dataflowd.model.faults import AttemptError
+from dataflowd.model.faults import AttemptError, unsupervised
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from dataflowd.model.attempt import Attempt, Result
     from dataflowd.model.work_order import Order
 
-EX_TEMPFAIL = 75
 GRACE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 FAULT_BYTES = 65536
@@ -115,29 +113,24 @@ class CommandEngine:
             flow, job = await self._orders.job(attempt.jobid, self._declared)
             self._require_script(job)
             order = await self._orders.order(attempt, flow, job, self._declared)
-        except DatabaseUnreachableError as error:
-            return returned(attempt, error.message)
+            if not self._is_looked_at:
+                looks.require_none(order)
         except DataflowError as error:
-            return failed(attempt, error.code, str(error), retry=False)
-        except OSError as error:
-            return failed(attempt, "INVALID_CODE", f"the job's code cannot be read: {error}", retry=False)
-        if order is None:
-            return returned(attempt, "the claim was lost before the job began")
+            return ended_by(attempt, error)
+        return await self.run_ordered(attempt, job, order, on_start)
+
+    async def run_ordered(
+        self, attempt: Attempt, job: Job, order: Order, on_start: Callable[[], None]
+    ) -> Result:
+        """Runs a script whose order is there already."""
         said = Said(on_start, lambda found: self.on_found(attempt.attempt, found))
         with _scratch(self._settings) as directory:
             try:
-                if not self._is_looked_at:
-                    looks.require_none(order)
                 program = replace(self._program(job, attempt.tag, directory), after=job.words)
                 result = await self._execute(attempt, order, program, directory, said)
-            except AttemptError as error:
-                result = failed(attempt, error.code, str(error), retry=error.retry, **error.details)
-            except DataflowError as error:
-                result = failed(attempt, error.code, str(error), retry=False)
-            except OSError as error:
-                result = failed(attempt, "CANNOT_START", f"the process cannot be started: {error}")
-        told = by_own_names(result, order)
-        return replace(told, code_hash=order.code_hash, config_hash=order.config_hash)
+            except (DataflowError, OSError) as error:
+                result = ended_by(attempt, error)
+        return of_order(result, order)
 
     async def close(self) -> None:
         await self._orders.close()
@@ -190,10 +183,8 @@ class CommandEngine:
         }
         log = log_path(self._settings.effective_log_dir, attempt)
         ended = await self._become(document, Path(order.directory), log, reader, said)
-        if ended.code == EX_TEMPFAIL:
-            return failed(attempt, "RETRY_LATER", _said(ended), retry=True, usage=ended.usage)
         if ended.code != 0:
-            return failed(attempt, ended.signal or f"EXIT_{ended.code}", _said(ended), usage=ended.usage)
+            return exited(attempt, ended.code, ended.signal, _said(ended), usage=ended.usage)
         report = await anyio.to_thread.run_sync(lambda: reader.look(is_last=True))
         made = await anyio.to_thread.run_sync(publish, order, report)
         return done(attempt, usage=ended.usage, **made)
@@ -227,23 +218,13 @@ class CommandEngine:
                 if said.fault is None:
                     said.begin()
                 if isinstance(error, Exception):
-                    raise _unsupervised(error) from error
+                    raise unsupervised(error) from error
                 raise
             said.hear(_rest(receive.fileno()))
         if said.fault is not None:
             raise AttemptError(**said.fault)
         said.begin()
         return ended
-
-
-def _unsupervised(error: Exception) -> AttemptError:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return AttemptError(
-        "ENGINE_FAILED",
-        f"the process could not be supervised any longer, and was stopped: {type(error).__name__}: {error}",
-        "look into the daemon's log",
-    )
 
 
 def _said(ended: supervise.Exit) -> str:

@@ -12,7 +12,8 @@ import psycopg
 from dataflowd.database import db
 from dataflowd.database.session import Link, LostLinkError
 from dataflowd.flow import agreement
-from dataflowd.flow.compose import as_parameters, composed, version_of
+from dataflowd.flow.compose import as_parameters, composed, readable, version_of
+from dataflowd.model.endings import ClaimLostError
 from dataflowd.model.errors import DatabaseUnreachableError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Orders:
 
     async def job(self, jobid: str, declared: Declared) -> tuple[Flow, Job]:
         """The job, or the one that it was created like, as it was applied: a flow file counts from then on, before the daemon
-        reloads it. Raises NotFoundError.
+        reloads it. Raises NotFoundError, INVALID_CODE and DatabaseUnreachableError.
         """
         if not declared.is_known(jobid):
             [[base]] = await self._call("code_of", {"jobid": jobid})
@@ -49,18 +50,23 @@ class Orders:
         flow, job = declared.job(jobid)
         [[applied]] = await self._call("applied_config", {"jobid": job.like or jobid})
         self._applied[job.like or jobid] = applied
-        return declared.as_applied(flow, job, applied)
+        with readable():
+            return declared.as_applied(flow, job, applied)
 
-    async def order(self, attempt: Attempt, flow: Flow, job: Job, declared: Declared) -> Order | None:
-        """Half of it from the database, half from the flow file. None: the attempt is no longer ours."""
-        version = None if job.is_replaced else version_of(flow, job)
+    async def order(self, attempt: Attempt, flow: Flow, job: Job, declared: Declared) -> Order:
+        """Half of it from the database, half from the flow file.
+
+        Raises ClaimLostError, INVALID_CODE, INVALID_ORDER and DatabaseUnreachableError.
+        """
+        with readable():
+            version = None if job.is_replaced else version_of(flow, job)
         fence = {"attempt": attempt.attempt, "token": attempt.token}
         if version is not None and job.like is not None:
             # What it runs with follows from what the other one does.
             await self.tell({job.like: version})
         [[document]] = await self._call("work_order", fence)
         if document is None:
-            return None
+            raise ClaimLostError("the claim was lost before the job began")
         if job.words:
             await self._call("add_words", fence | {"words": list(job.words)})
         if version is not None and job.like is None:
@@ -84,7 +90,8 @@ class Orders:
         }
         order = composed(document, identity, flow, job, self._settings)
         if agreement.differences(order, job, declared.flows):
-            await anyio.to_thread.run_sync(agreement.require, order, job, declared)
+            with readable():
+                await anyio.to_thread.run_sync(agreement.require, order, job, declared)
         return order
 
     def _used(self, job: Job, version: Version, own: str | None) -> str:

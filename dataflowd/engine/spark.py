@@ -23,23 +23,25 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from dataflowd.engine import LookingEngine, Room, class_archive, looks
+from dataflowd.engine import Room, class_archive, looks
 from dataflowd.engine.command import log_path
 from dataflowd.engine.runner import Pending, Runner
 from dataflowd.flow import codehash
-from dataflowd.flow.compose import by_own_names, environment, references
+from dataflowd.flow.compose import environment, of_order, readable, references
 from dataflowd.flow.graph import SCRIPTS
 from dataflowd.host import log, memory, supervise
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
-from dataflowd.model.attempt import Result, failed, returned, told_by
-from dataflowd.model.errors import DatabaseUnreachableError, DataflowError
+from dataflowd.model.attempt import Result, told_by
+from dataflowd.model.endings import ended_by, failed, returned
+from dataflowd.model.errors import DataflowError
+from dataflowd.model.faults import unsupervised
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from dataflowd.engine import Engine
+    from dataflowd.engine.command import CommandEngine
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.loaded import Declared
@@ -62,7 +64,7 @@ class SparkEngine:
         settings: Settings,
         declared: Declared,
         orders: Orders,
-        commands: Engine,
+        commands: CommandEngine,
         echo: supervise.Echo | None = None,
     ) -> None:
         self.on_runner: Callable[[str], None] = lambda _kind: None
@@ -76,8 +78,7 @@ class SparkEngine:
         self._declared = declared
         self._orders = orders
         self._commands = commands
-        if isinstance(commands, LookingEngine):
-            commands.on_found = self._tell_found
+        commands.on_found = self._tell_found
         self._echo = echo
         self._runners: list[Runner] = []
         self._submitted = 0
@@ -89,35 +90,31 @@ class SparkEngine:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
-        made: Result | None = None
         try:
             flow, job = await self._orders.job(attempt.jobid, self._declared)
-            if job.kind in SCRIPTS:
-                script = self._commands.run if job.kind == "command" else self._submit
-                made = await script(attempt, on_start)
-                is_asked = any(flow.checks_inside(job, output) for output in job.outputs)
-                if made.outcome != "DONE" or not is_asked:
-                    return made
             order = await self._orders.order(attempt, flow, job, self._declared)
-        except DatabaseUnreachableError as error:
-            return returned(attempt, error.message)
-        except DataflowError as error:
-            return failed(attempt, error.code, str(error), retry=False)
-        except OSError as error:
-            return failed(attempt, "INVALID_CODE", f"the job's code cannot be read: {error}")
-        if order is None:
-            return returned(attempt, "the claim was lost before the job began")
-        run = (attempt.jobid, attempt.dataid)
-        if made is not None:
-            # What the script has made is looked at; its own code has begun long ago.
-            order, on_start = looks.order_of(order, made), _nothing
-        runner = await self._acquire(attempt, flow, job, alone=run in self._suspects)
+            if job.kind not in SCRIPTS:
+                return await self._run(attempt, flow, job, order, on_start)
+            script = self._commands.run_ordered if job.kind == "command" else self._submit
+            made = await script(attempt, job, order, on_start)
+            if made.outcome != "DONE" or not looks.needed(order):
+                return made
+            # The script's own code has begun long ago.
+            looked = await self._run(attempt, flow, job, looks.order_of(order, made), _nothing)
+            return looks.combined(made, looked)
+        except (DataflowError, OSError) as error:
+            return ended_by(attempt, error)
+
+    async def _run(
+        self, attempt: Attempt, flow: Flow, job: Job, order: Order, on_start: Callable[[], None]
+    ) -> Result:
+        is_suspect = (attempt.jobid, attempt.dataid) in self._suspects
+        runner = await self._acquire(attempt, flow, job, alone=is_suspect)
         try:
             result = await self._execute(runner, attempt, order, on_start)
         finally:
             await self._release(runner)
-        result = by_own_names(result, order)
-        return result if made is None else looks.combined(made, result)
+        return of_order(result, order)
 
     def _tell_found(self, attempt: int, found: dict[str, Any]) -> None:
         """Whoever listens comes later than the engine for scripts."""
@@ -209,7 +206,8 @@ class SparkEngine:
         once, and that of a rotated key is another one.
         """
         named = [name for one in flow.jobs.values() for name in references(flow, one)]
-        code = codehash.of_python(named, flow.directory)
+        with readable():
+            code = codehash.of_python(named, flow.directory)
         keys = KeySource.of(self._settings).mark()
         return (
             flow.name,
@@ -268,14 +266,14 @@ class SparkEngine:
     def _is_busy(self) -> bool:
         return self._submitted > 0 or any(runner.load for runner in self._runners)
 
-    async def _submit(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
+    async def _submit(self, attempt: Attempt, job: Job, order: Order, on_start: Callable[[], None]) -> Result:
         """A script's application takes the place of a runner's: the host has memory for so many."""
         while not self._has_room:
             await self._make_room(attempt)
         self.on_wait(attempt.attempt, None)
         self._submitted += 1
         try:
-            return await self._commands.run(attempt, on_start)
+            return await self._commands.run_ordered(attempt, job, order, on_start)
         finally:
             self._submitted -= 1
             with anyio.CancelScope(shield=True):
@@ -377,7 +375,7 @@ class SparkEngine:
                     await pending.ended.wait()
                     group.cancel_scope.cancel()
             if pending.failure is not None and pending.result is None:
-                raise pending.failure  # noqa: TRY301 - it is ended as any other
+                raise unsupervised(pending.failure)  # noqa: TRY301 - it is ended as any other
         except BaseException:
             # Whatever went wrong here, it must not run on in there: its place is given away, and its run is made again.
             with anyio.CancelScope(shield=True):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.flow import codehash
 from dataflowd.model import vetting
+from dataflowd.model.faults import AttemptError
 from dataflowd.model.work_order import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.codehash import Code
@@ -60,10 +61,15 @@ def with_checks(order: Order, flow: Flow, job: Job) -> Order:
     return replace(order, inputs=inputs, outputs=outputs)
 
 
-def by_own_names(result: Result, order: Order) -> Result:
-    """Code that another job shares tells of its datasets by that job's names; the database knows them by their own."""
+def of_order(result: Result, order: Order) -> Result:
+    """With the code and configuration that the order names, and with the datasets' own names.
+
+    Code that another job shares tells of its datasets by that job's names; the database knows them by their own.
+    """
     told = {"outputs": result.outputs, "checks": result.checks, "judged": result.judged}
-    return replace(result, **told_by_own_names(told, order))
+    return replace(
+        result, **told_by_own_names(told, order), code_hash=order.code_hash, config_hash=order.config_hash
+    )
 
 
 def told_by_own_names(told: Mapping[str, Any], order: Order) -> dict[str, Any]:
@@ -122,6 +128,15 @@ def as_parameters(told: Mapping[str, Version]) -> dict[str, list[Any]]:
         "parts": [json.dumps(dict(version.code.parts)) for version in told.values()],
         "whole_hashes": [version.code.whole_hash for version in told.values()],
     }
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Around what reads a job's code or its flow file. Raises INVALID_CODE."""
+    try:
+        yield
+    except OSError as error:
+        raise AttemptError("INVALID_CODE", f"the job's code cannot be read: {error}") from None
 
 
 def version_of(flow: Flow, job: Job) -> Version:

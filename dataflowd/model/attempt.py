@@ -111,17 +111,3 @@ def _kinds(hint: Any) -> tuple[type, ...]:
 
 
 _OPTIONAL = tuple(each.name for each in fields(Result) if each.name not in {"attempt", "token", "outcome"})
-
-
-def done(attempt: Attempt, **details: Any) -> Result:
-    return Result(attempt=attempt.attempt, token=attempt.token, outcome="DONE", **details)
-
-
-def failed(attempt: Attempt, code: str, error: str, **details: Any) -> Result:
-    return Result(
-        attempt=attempt.attempt, token=attempt.token, outcome="FAILED", code=code, error=error, **details
-    )
-
-
-def returned(attempt: Attempt, error: str) -> Result:
-    return Result(attempt=attempt.attempt, token=attempt.token, outcome="RETURNED", error=error)

@@ -1,31 +1,15 @@
 """Why an attempt failed, in the words that are stored with it.
 
-A fault carries one of the codes below; the SDK and the runner raise it, the runner turns it into a FAILED result. A
-fault that no repetition can heal says so (`retry = False`), and the run then waits for a person at once. One of such a
-code that may heal by itself all the same (`heals`), as a disk that is mounted late, is left to the job's own policy.
+A fault carries one of the codes of dataflowd.model.endings; the SDK and the runner raise it, and the runner turns it into
+a FAILED result. Its code says whether the run is tried again.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from dataflowd.model.endings import retry_of
 from dataflowd.model.errors import EXIT, DataflowError
-
-RETRY_IS_FUTILE = frozenset(
-    {
-        "INVALID_PATH",
-        "INVALID_OPTION",
-        "INVALID_CODE",
-        "INVALID_CREDENTIAL",
-        "INVALID_ORDER",
-        "INVALID_REPORT",
-        "MISSING_JARS",
-        "NO_OUTPUT",
-    }
-)
-
-# No fault of the job's: the same attempt, made again, reads what is there then.
-RETRY_IN_ANY_CASE = frozenset({"INPUT_CHANGED"})
 
 _NODE = "dataflow_node"
 
@@ -40,6 +24,17 @@ def node_of(error: BaseException) -> str | None:
     return getattr(error, _NODE, None)
 
 
+def unsupervised(error: Exception) -> AttemptError:
+    """The daemon failed to hear or watch a process of the job's."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return AttemptError(
+        "ENGINE_FAILED",
+        f"the process could not be supervised any longer, and was stopped: {type(error).__name__}: {error}",
+        "look into the daemon's log",
+    )
+
+
 class AttemptError(DataflowError):
     def __init__(self, code: str, message: str, remedy: str = "", *, heals: bool = False) -> None:
         super().__init__(message, remedy)
@@ -49,9 +44,7 @@ class AttemptError(DataflowError):
 
     @property
     def retry(self) -> bool | None:
-        if self.code in RETRY_IN_ANY_CASE:
-            return True
-        return False if self.code in RETRY_IS_FUTILE and not self.heals else None
+        return retry_of(self.code, heals=self.heals)
 
     @property
     def exit_code(self) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dataflowd.host import allowed_order, allowed_roots
 from dataflowd.model import formats
+from dataflowd.model.endings import told_error
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.masking import mask
 from dataflowd.model.plural import agreeing, counted
@@ -82,8 +83,7 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         said = fault(error)
         for line in f"failed {said.code}: {said}".splitlines():
             reporter.log(line)
-        details = _with_checks(result, said.details)
-        return result | {"code": said.code, "error": str(said), "retry": said.retry} | details
+        return result | _with_checks(result, told_error(said))
 
 
 def _with_checks(result: dict[str, Any], details: dict[str, Any]) -> dict[str, Any]:

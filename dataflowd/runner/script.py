@@ -56,7 +56,7 @@ def main() -> None:
         become(document, lambda said: _tell(status_file, said))
     except DataflowError as error:
         fault = {"code": error.code, "message": error.message, "remedy": error.remedy}
-        _tell(status_file, fault | {"heals": isinstance(error, AttemptError) and error.heals})
+        _tell(status_file, fault | {"heals": error.heals})
         sys.exit(FAILED)
 
 
