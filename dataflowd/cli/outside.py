@@ -280,7 +280,7 @@ def _order(row: Row, base: str, settings: Settings) -> Order:
     `base`: the job whose code it runs, itself as a rule.
     """
     from dataflowd.flow import agreement
-    from dataflowd.flow.compose import composed
+    from dataflowd.flow.compose import composed, on_host
     from dataflowd.flow.loaded import Declared
     from dataflowd.model import vetting
     from dataflowd.model.errors import NotFoundError
@@ -295,14 +295,8 @@ def _order(row: Row, base: str, settings: Settings) -> Order:
         flow, job = declared.job(row["jobid"])
     except NotFoundError:
         vetting.database_half(found)
-        here = {
-            "kind": "outside",
-            "code": "",
-            "directory": "",
-            "allowed_roots": settings.effective_allowed_roots,
-            "allowed_hosts": settings.effective_allowed_hosts,
-        }
-        return Order.parse(found | identity | here)
+        here = {"kind": "outside", "code": "", "directory": ""}
+        return Order.parse(found | identity | here | on_host(settings))
     order = composed(found, identity, flow, job, settings)
     agreement.require(order, job, declared)
     return order

@@ -9,12 +9,10 @@ A `spark_submit` job is such a script for spark-submit: it gets its master and i
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ import anyio.to_thread
 from dataflowd.engine import looks, submit
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
+from dataflowd.engine.script_process import FAULT_BYTES, INHERITED, Program, Said, rest, starting
 from dataflowd.flow.compose import of_order, versions
 from dataflowd.host import lent_key, private, runner_user, scratch, supervise
 from dataflowd.host.embedded import java
@@ -34,7 +33,7 @@ from dataflowd.model.faults import AttemptError, unsupervised
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Job
@@ -45,48 +44,6 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-FAULT_BYTES = 65536
-INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "HOME")
-
-
-@dataclass(frozen=True)
-class Program:
-    """What is executed: `before`, the words of the flow, filled in, and what a person has added, as it is; and its environment
-    beside the order's variables.
-    """
-
-    before: tuple[str, ...]
-    words: tuple[str, ...]
-    env: Mapping[str, str]
-    after: tuple[str, ...] = ()
-
-
-class Said:
-    """What the process that becomes a script says before: a line with what it found, and one with what is wrong, if anything.
-
-    `begun`: it has become the script; on_start is called at that moment.
-    """
-
-    def __init__(self, on_start: Callable[[], None], on_found: Callable[[dict[str, Any]], None]) -> None:
-        self._rest = b""
-        self._on_start = on_start
-        self._on_found = on_found
-        self.fault: dict[str, Any] | None = None
-        self.begun = False
-
-    def begin(self) -> None:
-        if not self.begun:
-            self.begun = True
-            self._on_start()
-
-    def hear(self, more: bytes) -> None:
-        """A process that is killed may leave half a line, which says nothing."""
-        *lines, self._rest = (self._rest + more).split(b"\n")
-        for line in map(json.loads, lines):
-            if "found" in line:
-                self._on_found(line["found"])
-            else:
-                self.fault = line
 
 
 class CommandEngine:
@@ -172,15 +129,8 @@ class CommandEngine:
     ) -> Result:
         reader = Reader(directory / "report", order.outputs)
         key = lent_key.lend(KeySource.of(self._settings), directory, self._settings.runner_user)
-        document = {
-            "order": order.document(),
-            "before": program.before,
-            "words": program.words,
-            "after": program.after,
-            "env": {**program.env, VARIABLE: str(reader.path)},
-            "key": key.document(),
-            "lent": lent_key.lent(directory),
-        }
+        told = replace(program, env={**program.env, VARIABLE: str(reader.path)})
+        document = told.document(order, key, lent_key.lent(directory))
         log = log_path(self._settings.effective_log_dir, attempt)
         ended = await self._become(document, Path(order.directory), log, reader, said)
         if ended.code != 0:
@@ -193,36 +143,35 @@ class CommandEngine:
         self, document: dict[str, Any], cwd: Path, log: Path, reader: Reader, said: Said
     ) -> supervise.Exit:
         """Raises the fault that the process tells instead of becoming the script."""
-        with _order_file(document) as order_file, _pipe() as (receive, send):
+        with starting(document) as start:
             child = supervise.spawn(
-                [sys.executable, "-I", "-m", "dataflowd.runner.script", str(order_file), str(send.fileno())],
-                env={"PATH": os.environ.get("PATH", os.defpath)},
+                start.argv,
+                env=start.env,
                 cwd=cwd,
                 log_path=log,
                 echo=self._echo,
                 user=self._settings.runner_user,
-                pass_fds=(order_file, send.fileno()),
+                pass_fds=start.pass_fds,
             )
-            send.close()
+            start.close_send()
             try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(_watch, reader, child)
-                    group.start_soon(_beginning, receive.fileno(), said)
+                    group.start_soon(_beginning, start.receive, said)
                     ended = await child.wait()
                     group.cancel_scope.cancel()
             except BaseException as error:
                 # Whatever went wrong beside it, it must not run on: its scratch directory goes, and its run is made again.
                 await child.terminate(GRACE_SECONDS)
                 # It may have begun without our having heard of it, and written.
-                said.hear(_rest(receive.fileno()))
+                said.hear(rest(start.receive))
                 if said.fault is None:
                     said.begin()
                 if isinstance(error, Exception):
                     raise unsupervised(error) from error
                 raise
-            said.hear(_rest(receive.fileno()))
-        if said.fault is not None:
-            raise AttemptError(**said.fault)
+            said.hear(rest(start.receive))
+        said.require_none()
         said.begin()
         return ended
 
@@ -256,34 +205,6 @@ async def _beginning(receive: int, said: Said) -> None:
             break
     if said.fault is None:
         said.begin()
-
-
-def _rest(receive: int) -> bytes:
-    """A process that has ended has closed the other end."""
-    found = b""
-    while more := os.read(receive, FAULT_BYTES):
-        found += more
-    return found
-
-
-@contextmanager
-def _order_file(document: dict[str, Any]) -> Iterator[int]:
-    """In memory: the order is as large as it is, and nobody else can name it."""
-    handle = os.memfd_create("order", 0)
-    try:
-        with os.fdopen(handle, "wb", closefd=False) as file:
-            file.write(json.dumps(document).encode())
-        os.lseek(handle, 0, os.SEEK_SET)
-        yield handle
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _pipe() -> Iterator[tuple[Any, Any]]:
-    receive, send = os.pipe()
-    with os.fdopen(receive, "rb", buffering=0) as reading, os.fdopen(send, "wb", buffering=0) as writing:
-        yield reading, writing
 
 
 @contextmanager

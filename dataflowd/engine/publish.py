@@ -14,6 +14,7 @@ from dataflowd.flow import script_variables
 from dataflowd.host import allowed_roots
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.formats import FILES
+from dataflowd.runner.validate import publishable
 from dataflowd.sdk import _quarantine
 from dataflowd.storage import checks, files
 from dataflowd.storage.manifest import manifest
@@ -32,13 +33,8 @@ def publish(order: Order, report: Report) -> dict[str, Any]:
     details: dict[str, Any] = {"checks": [result.document() for result in results]}
     rows = sum(made["rows"] or 0 for made in outputs.values()) + len(report.bad)
     seen = [_quarantine.Seen("report", rows, len(report.bad), 0, tuple(report.bad))]
-    try:
-        _quarantine.check_limit(seen, order.quarantine)
-        checks.stop_on(results)
-    except AttemptError as error:
-        error.details = details
-        raise
-    return details | {"outputs": outputs, "quarantine": _quarantine.documents(seen)}
+    with publishable(details, results, seen, order.quarantine):
+        return details | {"outputs": outputs, "quarantine": _quarantine.documents(seen)}
 
 
 def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[checks.CheckResult]:

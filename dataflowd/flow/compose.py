@@ -35,11 +35,18 @@ def composed(
             "code": job.code,
             "directory": str(flow.directory),
             "quarantine": job.quarantine,
-            "allowed_roots": settings.effective_allowed_roots,
-            "allowed_hosts": settings.effective_allowed_hosts,
         }
+        | on_host(settings)
     )
     return with_checks(order, flow, job)
+
+
+def on_host(settings: Settings, *more_roots: str) -> dict[str, Any]:
+    """Where this host lets an order lead."""
+    return {
+        "allowed_roots": (*settings.effective_allowed_roots, *more_roots),
+        "allowed_hosts": settings.effective_allowed_hosts,
+    }
 
 
 def with_checks(order: Order, flow: Flow, job: Job) -> Order:
