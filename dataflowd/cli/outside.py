@@ -101,7 +101,7 @@ def begin(  # noqa: PLR0913 - each is an option of the command
     )
     row = _claimed(context, asked, explained=explained)
     if row is None:
-        from dataflowd.cli.run import nothing
+        from dataflowd.cli.foreground import nothing
 
         raise nothing(context, job, dataid)
     found, until = _prepared(context, row, options.age(lease), passwords=passwords)
@@ -212,7 +212,7 @@ def end(  # noqa: PLR0913
 
 def _require_asked(context: typer.Context, jobid: str) -> None:
     """Raises where checks would be left out. Those of datasets are not: `end` takes nothing without their results."""
-    from dataflowd.cli.run import declared_here
+    from dataflowd.cli.foreground import declared_here
     from dataflowd.flow.loaded import Declared
     from dataflowd.flow.model import TOLD_BY_SCRIPTS
     from dataflowd.model.errors import NotAllowedError
