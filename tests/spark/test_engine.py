@@ -17,7 +17,8 @@ import pytest
 import dataflowd.flow
 from dataflowd.engine.command import CommandEngine, log_path
 from dataflowd.engine.orders import Orders
-from dataflowd.engine.spark import IS_STARTING, PROBE_AFTER_SECONDS, SparkEngine
+from dataflowd.engine.runners import IS_STARTING, PROBE_AFTER_SECONDS
+from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
 from dataflowd.model.attempt import Attempt
 
