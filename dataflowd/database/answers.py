@@ -133,7 +133,7 @@ ANSWERS: dict[str, Answer] = {
     "fixed_path": Answer((_is_name, _is_dataid, _is_text, _is_text), most=1),
     "gc_places": Answer((_is_name, _is_text)),
     "gc_collect": Answer((_is_name, _is_dataid, _is_whole, _is_text, *[_or_null(_is_moment)] * 3)),
-    "work_order": Answer((_or_null(_is_object),), 1, 1),
+    "work_orders": Answer((_is_whole, _or_null(_is_object), _or_null(_is_text)), least=1, most=CLAIM_AT_MOST),
     "applied_config": Answer((_or_null(_is_text),), 1, 1),
     "is_alive": Answer((_is_flag,), 1, 1),
     "add_words": Answer((_is_flag,), 1, 1),

@@ -67,14 +67,13 @@ class CommandEngine:
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
-            flow, job = await self._orders.job(attempt.jobid, self._declared)
-            self._require_script(job)
-            order = await self._orders.order(attempt, flow, job, self._declared)
+            known = await self._orders.ordered(attempt, self._declared)
+            self._require_script(known.job)
             if not self._is_looked_at:
-                looks.require_none(order)
+                looks.require_none(known.order)
         except DataflowError as error:
             return ended_by(attempt, error)
-        return await self.run_ordered(attempt, job, order, on_start)
+        return await self.run_ordered(attempt, known.job, known.order, on_start)
 
     async def run_ordered(
         self, attempt: Attempt, job: Job, order: Order, on_start: Callable[[], None]

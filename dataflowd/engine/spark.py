@@ -67,8 +67,8 @@ class SparkEngine:
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
-            flow, job = await self._orders.job(attempt.jobid, self._declared)
-            order = await self._orders.order(attempt, flow, job, self._declared)
+            known = await self._orders.ordered(attempt, self._declared)
+            flow, job, order = known.flow, known.job, known.order
             if job.kind not in SCRIPTS:
                 return await self._run(attempt, flow, job, order, on_start)
             script = self._commands.run_ordered if job.kind == "command" else self._submit

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 from pydantic import SecretStr
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from dataflowd.engine import Engine
     from dataflowd.host.settings import Settings
     from dataflowd.model.attempt import Result
+    from dataflowd.model.work_order import Order
     from tests.fix_world import World
 
 FLOW = """
@@ -178,3 +180,32 @@ async def _run(engine: Engine, attempt: Attempt) -> Result:
         return await engine.run(attempt, on_start)
     finally:
         await engine.close()
+
+
+class CountingOrders(Orders):
+    asked: list[str]
+
+    async def _call(self, name: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+        self.asked.append(name)
+        return await super()._call(name, parameters)
+
+
+async def test_attempts_that_were_claimed_together_get_their_orders_in_one_call(site: Site) -> None:
+    orders = CountingOrders(site.settings)
+    orders.asked = []
+    found: dict[str, Order] = {}
+
+    async def one(job: str) -> None:
+        found[job] = (await orders.ordered(site.attempts[job], site.declared)).order
+
+    try:
+        async with anyio.create_task_group() as group:
+            for job in JOBS:
+                group.start_soon(one, job)
+    finally:
+        await orders.close()
+    assert {job: order.attempt for job, order in found.items()} == {
+        job: attempt.attempt for job, attempt in site.attempts.items()
+    }
+    # What each job's code is now is told once, and not again with the next attempt.
+    assert sorted(orders.asked) == ["code_versions"] * len(JOBS) + ["work_orders"]
