@@ -61,7 +61,7 @@ example: install ## run an example; NAME=migration, shell, cluster or weekend
 	@test -f examples/$(NAME)/run.py || { echo 'say which: make example NAME=migration, shell, cluster or weekend'; exit 2; }
 	$(BIN)/python examples/$(NAME)/run.py
 
-bench: install   ## measure; NAME=claim for one; all of them are kept in docs/, as README shows them
+bench: install   ## measure; NAME=claim for one; all of them are kept in docs/, as docs/benchmarks.md shows them
 	$(BIN)/python -m tests.bench $(NAME) $(if $(filter all,$(NAME)),--keep docs)
 	$(if $(filter all,$(NAME)),$(BIN)/python -m tests.unit.test_readme)
 

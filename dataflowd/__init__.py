@@ -12,7 +12,7 @@ __all__ = ["Context", "__version__", "job", "node"]
 
 
 def __getattr__(name: str) -> Any:
-    """Job authors write `from dataflowd import job, node, Context`; the command line should not pay for it."""
+    """Imports the SDK on first use: `from dataflowd import job, node, Context`. The command line does not need it."""
     if name in {"Context", "job", "node"}:
         from dataflowd import sdk  # noqa: PLC0415
 

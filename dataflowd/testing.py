@@ -8,10 +8,10 @@ def test_negative_amounts_are_set_aside(spark):
     assert ran.quarantine[0]["item"] == "2"
 ```
 
-It goes through the same steps as under the daemon, checks and quarantine included; what the job wrote is read into
-memory, and nothing stays on the disk. A failing job raises as its attempt would have failed (AttemptError). A fixture
-`spark` may be made of `local_spark()`, which brings the Java that dataflowd has found. With `flow=load_flow(path)` the job
-has the parameters, schemas, checks and limit of bad records that the flow file declares, as a run of it would.
+The job goes through the same steps as under the daemon, including checks and quarantine. Its outputs are read into memory,
+and no file stays on the disk. If the attempt would fail, AttemptError is raised. A fixture `spark` can use `local_spark()`,
+which finds Java as dataflowd does. With `flow=load_flow(path)` the job has the parameters, schemas, checks and limit of bad
+records that the flow file declares.
 """
 
 from __future__ import annotations

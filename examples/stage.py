@@ -1,9 +1,9 @@
-"""The stage on which the examples play: a directory of their own, an embedded Postgres in it, and dataflowd's programs.
+"""The stage of the examples: a directory of its own, an embedded Postgres in it, and dataflowd's programs.
 
-An example is a story of steps. Each command that it runs is shown as a person would type it, with what it printed.
-Nothing outside the directory is touched, no setting of the user's is read, and when the story ends, however it ends, no
-process of it is left: what it starts in the background asks the kernel to die with it. The directory is temporary and
-goes too, unless --directory names one, or something went wrong: then it is told how to look into it.
+An example is a story of steps. Each command is printed as a person would type it, followed by its output. Nothing outside
+the directory is changed, and no setting of the user is read. When the story ends in any way, none of its processes is left:
+background programs ask the kernel to die with it. The directory is temporary and is removed, unless --directory names one or
+the story fails; then a message says how to look into it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TOLD_LINES = 20
 
 
 class StoryError(Exception):
-    """The story did not go as it is told."""
+    """A step of the story did not have the expected result."""
 
 
 @dataclass
@@ -72,13 +72,13 @@ class Background:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """As a power failure would."""
+        """Kills the program without notice, as a power failure would."""
         self.is_expected_to_end = True
         self.process.kill()
         self.process.wait()
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
-        """In order; a daemon lets its attempts end."""
+        """Stops the program in order: a daemon lets its attempts end."""
         self.is_expected_to_end = True
         self.process.terminate()
         try:
@@ -87,7 +87,7 @@ class Background:
             raise StoryError(f"{self.name} did not stop within {seconds:.0f} s{_tail(self.log)}") from None
 
     def end(self) -> None:
-        """Whatever it is doing: a second SIGTERM has a daemon give back what it runs."""
+        """Stops the program quickly: after a second SIGTERM a daemon gives back its attempts."""
         self.is_expected_to_end = True
         for _ in range(2):
             self.process.terminate()
@@ -109,7 +109,7 @@ class Stage:
     backgrounds: list[Background] = field(default_factory=list)
     connection: psycopg.Connection | None = None
 
-    # --- what is told ---
+    # --- printing ---
 
     def step(self, title: str) -> None:
         self.steps += 1
@@ -125,12 +125,12 @@ class Stage:
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
-    # --- what is run ---
+    # --- running programs ---
 
     def ctl(
         self, *words: str, stdin: str = "", status: int = 0, lines: int = SHOWN_LINES, only: str = ""
     ) -> str:
-        """Runs dataflowctl and shows it with its first and last lines; another exit status than expected ends the story."""
+        """Runs dataflowctl and prints its first and last lines. Another exit status than expected ends the story."""
         return self.run(["dataflowctl", *words], stdin=stdin, status=status, lines=lines, only=only)
 
     def run(
@@ -161,11 +161,11 @@ class Stage:
         return ended.stdout
 
     def psql(self, statement: str, *, lines: int = SHOWN_LINES) -> str:
-        """Plain SQL on the control database, as from any client."""
+        """Runs plain SQL on the control database, as from any client."""
         return self.ctl("psql", "-c", statement, lines=lines)
 
     def background(self, name: str, words: Sequence[str], env: Mapping[str, str] | None = None) -> Background:
-        """Starts a program that dies with this process, and is out of Ctrl-C's reach: the story ends it in order."""
+        """Starts a program that dies with this process. Ctrl-C does not reach it, because the story ends it in order."""
         log = self.directory / f"{name}.log"
         with log.open("ab") as output, _undisturbed():
             process = subprocess.Popen(  # noqa: S603 - see above
@@ -189,10 +189,10 @@ class Stage:
         self.tell(f"$ {typed(command)} &")
         return self.background(name, command, env)
 
-    # --- what is looked at ---
+    # --- waiting and checking ---
 
     def rows(self, statement: LiteralString, *parameters: Any) -> list[tuple[Any, ...]]:
-        """What the control database answers, without a word."""
+        """Queries the control database without printing."""
         if self.connection is None:
             self.connection = psycopg.connect(self.dsn, autocommit=True)
         return self.connection.execute(statement, parameters or None).fetchall()
@@ -201,7 +201,7 @@ class Stage:
         return self.rows(statement, *parameters)[0][0]
 
     def until(self, look: Callable[[], T], what: str, seconds: float = PATIENCE_SECONDS) -> T:
-        """What the look finds, as soon as it is true. A program that ended meanwhile will never bring it about."""
+        """Calls `look` until its result is true, and returns it. Fails at once if a background program ends unexpectedly."""
         deadline = time.monotonic() + seconds
         while not (found := look()):
             for one in self.backgrounds:
@@ -221,21 +221,21 @@ class Stage:
         if not is_so:
             raise StoryError(f"it is not so that {what}")
 
-    # --- what it plays with ---
+    # --- databases, flows and settings ---
 
     def database(self, name: str) -> str:
-        """Another database of the same server; its DSN."""
+        """Creates another database on the same server, and returns its DSN."""
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         return conninfo.make_conninfo(self.dsn, dbname=name)
 
     @property
     def socket(self) -> str:
-        """Where the server listens, as a flow's hostname."""
+        """The directory of the server's socket, which a flow can use as a hostname."""
         return str(conninfo.conninfo_to_dict(self.dsn)["host"])
 
     def flow(self, example: Path, exchange: Mapping[str, str] | None = None) -> Path:
-        """A copy of the example's flow, with what only this stage knows (a host, a port) in the place of other words."""
+        """Copies the example's flow, and replaces words in it by values of this stage (a host, a port)."""
         copy = self.directory / "flow"
         shutil.copytree(example, copy, ignore=shutil.ignore_patterns("run.py", "README.md", "__pycache__"))
         text = (copy / "flow.toml").read_text(encoding="utf-8")
@@ -247,14 +247,14 @@ class Stage:
         return copy / "flow.toml"
 
     def configure(self, **settings: Any) -> None:
-        """The settings file of the story; its programs find it by DATAFLOW_CONFIG."""
+        """Writes the settings file of the story; its programs find it by DATAFLOW_CONFIG."""
         known = {"data_dir": ".", "http_port": 0, **settings}
         lines = [f"{name} = {json.dumps(value)}\n" for name, value in known.items()]
         (self.directory / "config.toml").write_text("".join(lines), encoding="utf-8")
 
 
 def typed(words: Sequence[str]) -> str:
-    """As a person would type them: SQL has many quotes of the one kind and seldom needs the other."""
+    """The words as a person would type them. A word with single quotes, as SQL has, gets double quotes."""
     return " ".join(
         f'"{word}"' if "'" in word and not set(word) & set('"$`\\!') else shlex.quote(word) for word in words
     )
@@ -301,7 +301,7 @@ def play(story: Callable[[Stage], None], directory: Path | None) -> int:
         sys.stderr.write("\ninterrupted\n")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever reads (`| head`) has what he wanted.
+        # The reader of the output, such as `| head`, has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (StoryError, DataflowError) as error:
@@ -325,7 +325,7 @@ def play(story: Callable[[Stage], None], directory: Path | None) -> int:
 
 
 def _place(directory: Path | None) -> tuple[Path, bool]:
-    """Where the story plays, and whether it is temporary."""
+    """The directory of the story, and whether it is temporary."""
     if directory is None:
         place = Path(tempfile.mkdtemp(prefix="dataflowd-example-"))
     else:
@@ -334,7 +334,7 @@ def _place(directory: Path | None) -> tuple[Path, bool]:
         if any(place.iterdir()):
             raise OSError(0, "it is not empty; name another directory, or remove it", str(place))
     if os.geteuid() == 0:
-        # Postgres, which refuses root, runs under another account, and that has to get there.
+        # Postgres refuses root, so it runs under another account, which must be able to enter the directory.
         place.chmod(0o755)
     return place, directory is None
 
@@ -342,11 +342,11 @@ def _place(directory: Path | None) -> tuple[Path, bool]:
 @contextmanager
 def _staged(directory: Path) -> Iterator[Stage]:
     env = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    # As in an activated environment; where the host has no psql, there is Postgres's own.
+    # As in an activated environment. If the host has no psql, the embedded Postgres has one.
     tools = str(postgres.binary("psql").parent)
     env["PATH"] = os.pathsep.join([str(PROGRAMS), env.get("PATH", os.defpath), tools])
     env |= {"HOME": str(directory), "DATAFLOW_CONFIG": str(directory / "config.toml")}
-    # Datasets of a story may lie on its own server.
+    # Datasets of a story may be tables of its own server, which demands the password.
     env["PGPASSFILE"] = str(directory / "postgres" / "password")
     with ExitStack() as stack:
         stack.callback(postgres.stop, directory)
@@ -376,7 +376,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _end_all(stage: Stage) -> None:
-    # Whoever presses Ctrl-C again would only keep us from it, and it does not last long.
+    # A second Ctrl-C would interrupt the clean-up, which takes only a moment.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if stage.connection is not None:
         stage.connection.close()
@@ -386,7 +386,7 @@ def _end_all(stage: Stage) -> None:
 
 
 def _program(name: str) -> str:
-    """Popen looks for programs in this process's PATH, and not in the one that it gives them."""
+    """The path of a program. Popen would search the PATH of this process, not the PATH of the child."""
     own = PROGRAMS / name
     found = own if own.exists() else shutil.which(name) or postgres.binary(name)
     return str(found)

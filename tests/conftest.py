@@ -1,4 +1,4 @@
-"""Fixtures are plugins, one module a topic, so that a test's reader finds them by name."""
+"""Registers the fixtures as plugins, one module a topic, so that a reader of a test finds them by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import signal
 
 from hypothesis import settings
 
-# A run of the tests tells the same twice; `--hypothesis-profile=explore` looks for what is not known yet.
+# By default every run tries the same examples. `--hypothesis-profile=explore` tries new ones.
 settings.register_profile("repeat", derandomize=True, deadline=None, database=None)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile("repeat")
@@ -24,9 +24,9 @@ pytest_plugins = [
 
 
 def pytest_configure() -> None:
-    """A terminated session still stops what it started, as an interrupted one does.
+    """SIGTERM ends the session as Ctrl-C does, so that the session stops the programs that it started.
 
-    A shell that starts the tests in the background has them ignore SIGINT, and so would every program they start.
+    A shell that starts the tests in the background makes them ignore SIGINT; their programs would inherit this.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,8 +1,8 @@
-"""What makes the many short-lived JVMs of a test session cheap.
+"""Makes the many short-lived JVMs of a test session start faster.
 
-One archive of Spark's classes for the daemons, where enough tests start Spark to be worth it: made beside the tests, once for
-all their processes, and used from the moment at which it is there. And no second compiler: it costs as much as all the rest
-of a JVM which ends before it could pay, and in a session there are hundreds of them.
+If enough tests start Spark, one archive of Spark's classes is made in the background, once for all processes of the session.
+Daemons use it as soon as it exists. Also, the JVMs run without the second compiler: for a JVM that ends soon it doubles the
+cost, and a session starts hundreds of them.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from dataflowd.host.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SHARED = "DATAFLOWD_TESTS"  # the variable that names a directory of all processes of a test session
+SHARED = "DATAFLOWD_TESTS"  # the variable with a directory that all processes of a test session share
 ENOUGH = 30  # tests in tests/spark
-CONF_VARIABLE = "SPARK_CONF_DIR"  # of Spark's own; daemons hand it on to runners
+CONF_VARIABLE = "SPARK_CONF_DIR"  # Spark reads it; daemons pass it to runners
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1\n"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In the process that starts the others, and removes the directory in the end."""
+    """Makes the shared directory in the first process, which removes it at the end."""
     if SHARED in os.environ:
         return
     os.environ[SHARED] = tempfile.mkdtemp(prefix="dataflowd-shared-")
@@ -46,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def class_archives(request: pytest.FixtureRequest) -> Iterator[Path | None]:
-    """Where they will be; None when few tests were asked for."""
+    """The directory of the archives; None if few tests of tests/spark were selected."""
     if sum(item.path.parent.name == "spark" for item in request.session.items) < ENOUGH:
         yield None
     elif _is_first():
@@ -58,7 +58,7 @@ def class_archives(request: pytest.FixtureRequest) -> Iterator[Path | None]:
 
 
 def variables() -> dict[str, str]:
-    """For a daemon's environment; benches and chaos have daemons too, and nothing of this."""
+    """The variables for a daemon's environment. Empty outside of pytest, as in benches and chaos."""
     if SHARED not in os.environ:
         return {}
     archives = {"DATAFLOW_CLASS_ARCHIVES": str(_directory())} if any(_directory().glob("*.jsa")) else {}
@@ -79,7 +79,7 @@ def _is_first() -> bool:
 def make() -> None:
     directory = _directory()
     ours = {"data_dir": directory.parent / "training", "class_archives": directory, "java_home": None}
-    settings = Settings().model_copy(update=ours)  # the environment would outrank arguments
+    settings = Settings().model_copy(update=ours)  # variables of the environment would override arguments
     anyio.run(class_archive.make, settings, java.find(settings))
 
 

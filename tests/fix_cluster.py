@@ -37,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, temporary_directory: objec
         os.environ
         | java.environment(java.find(Settings(data_dir=directory)))
         | {
-            "SPARK_DAEMON_MEMORY": "600m",  # the Connect server counts as one, and needs as much
+            "SPARK_DAEMON_MEMORY": "600m",  # the Connect server counts as a daemon and needs this much
             "SPARK_DAEMON_JAVA_OPTS": f"-Djava.io.tmpdir={directory}",
             "SPARK_LOCAL_DIRS": str(directory / "local"),
             "SPARK_LOCAL_IP": "127.0.0.1",
@@ -92,7 +92,7 @@ def _running(log: Path, env: dict[str, str], program: str, *arguments: str) -> I
     try:
         yield log
     finally:
-        # spark-class has become the JVM by then; a worker ends its executors.
+        # The process is the JVM itself, because spark-class uses exec. A worker ends its executors.
         process.terminate()
         try:
             process.wait(timeout=20)

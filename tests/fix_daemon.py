@@ -1,7 +1,6 @@
-"""The installed `dataflowd run` on the test's database, and a flow of commands for it.
+"""Starts the installed `dataflowd run` on the test's database, with a flow of commands.
 
-Every daemon that a test starts is gone when the test ends, and a test that wants to know what it does reads its log,
-whose lines are events.
+When a test ends, every daemon that it started is killed. A test reads the daemon's log, whose lines are events.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ outputs = ["clean"]
 
 
 def eventually(look: Callable[[], T], *, seconds: float = PATIENCE_SECONDS) -> T:
-    """What the look finds, as soon as it is true."""
+    """Calls `look` until its result is true, and returns it."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -78,7 +77,7 @@ class Daemon:
         return [event for event in found if name in {"", event["event"]}]
 
     def said(self, name: str, *, times: int = 1, seconds: float = PATIENCE_SECONDS) -> list[dict[str, Any]]:
-        """The events of that name, once there are so many."""
+        """Waits for so many events of that name, and returns them."""
 
         def look() -> list[dict[str, Any]]:
             found = self.events(name)
@@ -115,7 +114,7 @@ class Daemon:
 
 
 class StartDaemon(Protocol):
-    def __call__(  # noqa: PLR0913 - all that one daemon may be told
+    def __call__(  # noqa: PLR0913 - the options of one daemon
         self,
         *arguments: str,
         name: str = "d1",
@@ -129,7 +128,7 @@ class StartDaemon(Protocol):
 
 @dataclass
 class Shop:
-    """One job, `work`, that runs a shell command for each chunk of `raw` and makes one of `clean`."""
+    """One job, `work`, that runs a shell command for each chunk of `raw` and makes a chunk of `clean`."""
 
     connection: psycopg.Connection
     flow: Path
@@ -200,7 +199,7 @@ def daemons(dsn: str, flow_file: Path, directory: Path) -> Iterator[StartDaemon]
         port = free_port()
         variables = {
             "PATH": os.environ["PATH"],
-            "TMPDIR": os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - what everybody falls back to
+            "TMPDIR": os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - the usual default
             "HOME": str(directory),
             "DATAFLOW_DSN": dsn,
             "DATAFLOW_DATA_DIR": str(directory / "dataflowd"),

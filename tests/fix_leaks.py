@@ -1,4 +1,4 @@
-"""No test leaves anything behind: no advisory lock, no child process, no temporary file."""
+"""Checks after each test that no advisory lock, child process or temporary file is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A closed connection's backend, and a killed process's children, need a moment to be gone.
+# The backend of a closed connection, and the children of a killed process, need a moment to end.
 GRACE_SECONDS = 5
 POLL_SECONDS = 0.02
 
@@ -33,11 +33,11 @@ ADVISORY_LOCKS = """
 
 @pytest.fixture(scope="session", autouse=True)
 def temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where this session and its programs make temporary directories: another session's are not mistaken for ours."""
-    tmp_path_factory.getbasetemp()  # pytest's own are kept for a look after a failure, so they stay outside
+    """The temporary directory of this session and its programs, so that it sees no files of another session."""
+    tmp_path_factory.getbasetemp()  # pytest's own directory is kept after a failure, so it is made outside
     path = Path(tempfile.mkdtemp(prefix="dataflowd-"))
     try:
-        path.chmod(0o1777)  # as the system's: Postgres runs under another account where root tests
+        path.chmod(0o1777)  # as /tmp: if root runs the tests, Postgres runs under another account
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TMPDIR", str(path))
             patch.setattr(tempfile, "tempdir", None)
@@ -48,7 +48,7 @@ def temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
 
 @pytest.fixture(autouse=True)
 def no_leaks(temporary_directory: Path) -> Iterator[None]:
-    """The locks are checked where a test's database is dropped: afterwards none could be left."""
+    """Checks processes and files. Advisory locks are checked before a test's database is dropped."""
     processes, directories = children_of("self"), set(temporary_directory.iterdir())
     yield
     left = _remaining(lambda: children_of("self") - processes)

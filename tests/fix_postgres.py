@@ -1,4 +1,4 @@
-"""One real Postgres for the session, a fresh database of it for each test, and the programs on that database."""
+"""One real Postgres for the session, a fresh database for each test, and the programs on that database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEMPLATE = "dataflow_template"
 SOMEBODY = "somebody"
 PROGRAM_TIMEOUT_SECONDS = 600  # a program that starts Spark may need minutes on a busy machine
 
-# Nobody needs the data of a test after a power failure; many tests need many connections.
+# The data of a test need not survive a power failure. Many tests together need many connections.
 TEST_SERVER_SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",
@@ -56,7 +56,7 @@ class Server:
 
     @contextmanager
     def login(self, dsn: str, role: str = "", user: str = SOMEBODY) -> Iterator[str]:
-        """That database's DSN for somebody who is a member of just this role. Roles outlive a test's database."""
+        """The DSN for a new user who is a member of this role alone. The user is dropped at the end."""
         name = sql.Identifier(user)
         self.execute(sql.SQL("CREATE ROLE {} LOGIN").format(name))
         try:
@@ -75,7 +75,7 @@ class RunCtl(Protocol):
 
 @contextmanager
 def reachable_directory() -> Iterator[Path]:
-    """A short temporary directory that the account running Postgres for root can enter; pytest's own are closed."""
+    """A temporary directory with a short path. Unlike pytest's own, the account that runs Postgres for root can enter it."""
     path = Path(tempfile.mkdtemp(prefix="test-"))
     try:
         path.chmod(0o755)
@@ -85,7 +85,7 @@ def reachable_directory() -> Iterator[Path]:
 
 
 def configure(data_dir: Path, settings: Mapping[str, str]) -> None:
-    """From its next start on the server has these settings, and lets in any role without a password."""
+    """Gives the server these settings from its next start on, and lets every role log in without a password."""
     rules = data_dir / "pg_hba.conf"
     rules.write_text("local all all trust\n", encoding="ascii")
     rules.chmod(0o644)
@@ -97,7 +97,7 @@ def configure(data_dir: Path, settings: Mapping[str, str]) -> None:
 
 @contextmanager
 def running_server(settings: Mapping[str, str]) -> Iterator[Server]:
-    """A server of one's own with these settings, which lets in any role; nothing of it stays."""
+    """A server with these settings, where every role can log in without a password. It is removed at the end."""
     with reachable_directory() as data_dir:
         try:
             configure(data_dir, settings)
@@ -114,7 +114,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def template(server: Server) -> str:
-    """The name of a database with the schema, of which every test gets a copy."""
+    """The name of a database with the schema. Every test gets a copy of it."""
     server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(TEMPLATE)))
     with psycopg.connect(server.database(TEMPLATE), autocommit=True) as connection:
         migrate.init(connection)
@@ -156,7 +156,7 @@ def connection(dsn: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture
 def settings(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    # The environment outranks arguments, and the person who runs the tests may use dataflowd himself.
+    # Variables override arguments, and the person who runs the tests may have set some for dataflowd.
     for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
         monkeypatch.delenv(name)
     return Settings(dsn=SecretStr(dsn), data_dir=tmp_path / "dataflowd")
@@ -164,7 +164,7 @@ def settings(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setti
 
 @pytest.fixture
 def run_ctl(dsn: str, settings: Settings, tmp_path: Path) -> RunCtl:
-    """The installed `dataflowctl` on the test's database; `env` adds variables, or removes those that are None."""
+    """Runs the installed `dataflowctl` on the test's database. `env` adds variables; None removes one."""
 
     def run(
         *arguments: str, env: Mapping[str, str | None] | None = None, stdin: str = ""
@@ -178,7 +178,7 @@ def run_ctl(dsn: str, settings: Settings, tmp_path: Path) -> RunCtl:
 def run_program(
     name: str, *arguments: str, env: Mapping[str, str | None], stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """A console script of the package, with nothing of this process's environment but PATH and the locale."""
+    """Runs a console script of the package with `env`, and of this process's environment only PATH, LANG and TMPDIR."""
     inherited: dict[str, str | None] = {key: os.environ.get(key) for key in ("PATH", "LANG", "TMPDIR")}
     variables = {key: value for key, value in (inherited | dict(env)).items() if value is not None}
     return subprocess.run(

@@ -1,6 +1,7 @@
-"""Between a program and Postgres: a proxy that does what real middlemen do, and a wire that fails as real ones do.
+"""Stands between a program and Postgres: a proxy that behaves as a real pooler, and a relay that fails as a real network.
 
-The proxy pools by transaction, or speaks for an older server. It reads just enough of the protocol: after a client's start-up, every server message is a type byte and a length.
+The proxy pools by transaction, or pretends to be an older server. It reads as little of the protocol as it needs: after a
+client's start-up, every message of the server is a type byte, a length and a body.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ READY_IDLE = b"Z\x00\x00\x00\x05I"
 
 @contextmanager
 def proxy(dsn: str, *, servers: int = 1, server_version: str = "") -> Iterator[str]:
-    """The DSN of a proxy. With two `servers` each client's transactions go to one and the other in turn."""
+    """The DSN of a proxy. With two `servers`, the transactions of each client alternate between two sessions."""
     listener = socket.create_server(("127.0.0.1", 0))
     with ExitStack() as stack:
         threads: list[threading.Thread] = []
@@ -80,7 +81,7 @@ def _serve(client: socket.socket, dsn: str, servers: int, server_version: str) -
                         continue
                     unread[ready] += data
                     messages, unread[ready] = _messages(unread[ready])
-                    # What no client waits for, such as a NOTIFY to a session that is not its own now, is lost.
+                    # Messages of the other session, such as a NOTIFY, are lost.
                     if ready is current:
                         client.sendall(b"".join(_spoken_as(message, server_version) for message in messages))
                         if READY_IDLE in messages:
@@ -123,11 +124,11 @@ def _connect(dsn: str) -> socket.socket:
 
 
 class Relay:
-    """A wire between a daemon and Postgres that can be cut, blackholed, slowed down, deafened and mended.
+    """A wire between a daemon and Postgres that a test can cut, blackhole, delay, deafen and resume.
 
-    One thread moves bytes. In a blackhole connections stay open, new ones are even accepted, and nothing arrives; what
-    was sent meanwhile arrives when it is lifted, as TCP would have it. A deaf wire loses notifications and nothing else. An
-    answer can be lost: the server has done what it was asked, and nobody hears of it.
+    One thread moves the bytes. In a blackhole, connections stay open and new ones are accepted, but nothing arrives; as with
+    TCP, bytes that were sent meanwhile arrive after `resume`. A deaf wire loses only notifications. `lose_row` loses an
+    answer: the server has done the work, and the daemon does not learn of it.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -136,14 +137,14 @@ class Relay:
         self._delay = 0.0
         self._stop = self._is_deaf = False
         self._unwanted = (
-            b""  # the first row that contains it is lost, with all that its server says afterwards
+            b""  # the first row that contains this is lost, with all later messages of that session
         )
         self._muted: set[socket.socket] = set()
         self.has_lost = threading.Event()
-        self._is_cut = threading.Event()  # every cut that was asked for is made
+        self._is_cut = threading.Event()  # all requested cuts are done
         self._is_cut.set()
         self._peers: dict[socket.socket, socket.socket] = {}
-        self._unread: dict[socket.socket, bytes] = {}  # of each server's side, what is no whole message yet
+        self._unread: dict[socket.socket, bytes] = {}  # by the server's side: an incomplete message
         self._sent: list[tuple[float, socket.socket, bytes]] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -157,12 +158,12 @@ class Relay:
         self._mode = "blackhole"
 
     def refuse(self) -> None:
-        """Cuts every connection, and takes no new one."""
+        """Cuts every connection, and accepts no new one."""
         self._mode = "refuse"
         self.reset()
 
     def reset(self) -> None:
-        """Cuts every connection once; what is sent after this call arrives nowhere."""
+        """Cuts every connection once. Bytes that are sent on them after this call are lost."""
         self._is_cut.clear()
         while self._thread.is_alive() and not self._is_cut.wait(RELAY_TICK_SECONDS):
             pass
@@ -171,7 +172,7 @@ class Relay:
         self._is_deaf = True
 
     def lose_row(self, containing: bytes) -> None:
-        """Once; `has_lost` tells when it is done."""
+        """Loses one row; `has_lost` is set when it is done."""
         self.has_lost.clear()
         self._unwanted = containing
 
@@ -265,7 +266,7 @@ class Relay:
 
     def _cut(self) -> None:
         for one in list(self._peers):
-            # No farewell: the other side sees a reset.
+            # Close without a FIN, so that the other side sees a reset.
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             one.close()
         self._peers.clear()

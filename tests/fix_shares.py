@@ -1,7 +1,7 @@
-"""How several processes share the tests: `make test` has two.
+"""Distributes the tests over several processes: `make test` has two.
 
-What needs something costly goes to one of them as a whole, every other test to the first that is free. What takes long
-begins early, so that none of them is left alone at the end.
+All tests that need the same costly fixture go to one process. Every other test goes to the first free process. Long tests
+begin early, so that at the end no process works alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# The fixtures that cost much, and the modules that use them.
+# The costly fixtures, and the modules that use them.
 TOGETHER = {
     "spark": {
         "hostile/test_footer.py",
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _together(nodeid: str) -> str | None:
-    """What a test needs that others need too."""
+    """The costly fixture that a test needs, or None."""
     module = "/".join(PurePath(nodeid.partition("::")[0]).parts[-2:])
     return next((name for name, modules in TOGETHER.items() if module in modules), None)
 

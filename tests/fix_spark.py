@@ -15,6 +15,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark(temporary_directory: object) -> Iterator[SparkSession]:  # noqa: ARG001 - where its files go
+def spark(temporary_directory: object) -> Iterator[SparkSession]:  # noqa: ARG001 - Spark writes its files there
     with local_spark() as session:
         yield session

@@ -1,4 +1,4 @@
-"""A database that holds tables of datasets, in the same server as the control database and apart from it."""
+"""A database with tables of datasets: on the same server as the control database, but another database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Warehouse:
 
     @property
     def there(self) -> dict[str, Any]:
-        """How a flow's dataset names it."""
+        """The columns of a dataset in this database."""
         known = conninfo.conninfo_to_dict(self.dsn)
         return {
             "hostname": known["host"],
@@ -62,7 +62,7 @@ class Warehouse:
     def order(
         self, source: Input | Dataset, target: Output | Dataset, attempt: int = 7, **known: Any
     ) -> Order:
-        """To copy one to the other, of the same day."""
+        """A work order that copies one dataset to the other, for the same day."""
         reads = source if isinstance(source, Input) else Input(dataset=source, chunks=(Chunk(dataid=DAY),))
         writes = target if isinstance(target, Output) else Output(dataset=target, location=None)
         settings = {"jobid": "copy", "dataid": DAY, "tag": "dataflow-test", "code": "dataflowd.jobs:copy"}
@@ -85,7 +85,7 @@ def warehouse(empty_dsn: str) -> Iterator[Warehouse]:
 
 @pytest.fixture
 def locked_warehouse(warehouse: Warehouse, server: Server) -> Iterator[Warehouse]:
-    """Nobody gets in without a password any more; who is inside stays. The role `loader` has one, and may make tables."""
+    """New logins to this database need a password; open connections stay. The role `loader` has one, and may make tables."""
     rules = server.data_dir / "pg_hba.conf"
     before = rules.read_text(encoding="utf-8")
     create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(sql.Identifier(ROLE), PASSWORD)

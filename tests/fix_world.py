@@ -1,7 +1,7 @@
 """A small world for tests of the rules in SQL: datasets, jobs, an operator in psql and any number of daemons.
 
-`world` speaks as an operator does, through a connection that the rules for hands apply to. A `Daemon` is a session of its
-own, as a real one has; it claims, finishes and dies. Time passes by `later`, never by sleeping.
+`world` acts as an operator: the rules for changes by hand apply to its connection. A `Daemon` is a session of its own, as a
+real daemon has; it claims, finishes and dies. `later` lets time pass without sleeping.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Daemon:
         return cls(name, dsn, connection, incarnation)
 
     def claim(self, want: int = PLENTY) -> list[Attempt]:
-        """Looks at the whole queue: what a claim leaves for the next one depends on how long the last one took."""
+        """Claims from the whole queue. Without the setting, how much a claim looks at depends on the time of the last one."""
         self.connection.execute("SELECT set_config('dataflow.look_seconds', '0', false)")
         found = self.connection.execute(
             "SELECT * FROM dataflow.claim(%s, %s, %s)", [self.name, self.incarnation, want]
@@ -75,7 +75,7 @@ class Daemon:
         return {attempt.run for attempt in self.claim(want)}
 
     def finish(self, *attempts: Attempt, outcome: str = "DONE", **details: Any) -> str:
-        """The verdict, the same for all of them."""
+        """Finishes the attempts, and returns the verdict, which must be the same for all of them."""
         results = [
             {"attempt": a.attempt, "token": str(a.token), "outcome": outcome, **details} for a in attempts
         ]
@@ -87,7 +87,7 @@ class Daemon:
         return self.finish(*attempts, outcome="FAILED", code=code, error="no such file", **details)
 
     def offer(self, *attempts: Attempt, outcome: str = "DONE") -> dict[int, str]:
-        """The verdicts; what is busy is offered again until somebody's short transaction is over."""
+        """Finishes the attempts, and returns the verdicts. Busy ones are tried again until the other transaction ends."""
         verdicts: dict[int, str] = {}
         while left := [each for each in attempts if verdicts.get(each.attempt, "busy") == "busy"]:
             results = [{"attempt": a.attempt, "token": str(a.token), "outcome": outcome} for a in left]
@@ -98,7 +98,7 @@ class Daemon:
         return verdicts
 
     def work_off(self) -> list[tuple[str, str]]:
-        """Claims and finishes until nothing is left; the runs in the order in which they were claimed."""
+        """Claims and finishes until the queue is empty, and returns the runs in the order of their claims."""
         done: list[tuple[str, str]] = []
         while attempts := self.claim():
             assert self.finish(*attempts) == "accepted"
@@ -106,7 +106,7 @@ class Daemon:
         return done
 
     def disconnect(self) -> None:
-        """Returns when the server has let go of the session and its locks."""
+        """Closes the session, and returns when the server has released its locks."""
         pid = self.connection.info.backend_pid
         self.connection.close()
         with psycopg.connect(self.dsn, autocommit=True) as observer:
@@ -114,7 +114,7 @@ class Daemon:
                 pass
 
     def reconnect(self) -> list[int]:
-        """The attempts that are still its own."""
+        """Opens a new session, and returns the attempts that this daemon still owns."""
         self.connection = psycopg.connect(
             self.dsn, autocommit=True, application_name=f"dataflowd {self.name}"
         )
@@ -125,7 +125,7 @@ class Daemon:
         return [attempt for [attempt] in found.fetchall()]
 
     def expire(self) -> None:
-        """Ends its lease, through a session of somebody else's."""
+        """Ends the daemon's lease, from another session."""
         with psycopg.connect(self.dsn, autocommit=True) as other:
             other.execute("SELECT dataflow.expire_daemon(%s, %s)", [self.name, self.incarnation])
 
@@ -149,11 +149,11 @@ class World:
         return value
 
     def do(self, statement: LiteralString, *parameters: Any) -> int:
-        """Number of rows that a statement of the operator's changed or returned."""
+        """Runs a statement of the operator, and returns the number of rows that it changed or returned."""
         return self.connection.execute(statement, parameters).rowcount
 
     def as_framework(self, *statements: LiteralString) -> None:
-        """What no person may do: the rules for hands do not apply."""
+        """Runs statements that no person may run: the rules for changes by hand do not apply."""
         with self.connection.transaction():
             self.connection.execute("SET LOCAL ROLE dataflow_admin")
             for statement in statements:
@@ -176,7 +176,7 @@ class World:
         outputs: str | list[str],
         **columns: Any,
     ) -> None:
-        """A job on these datasets; those that are not there yet are made."""
+        """Makes a job on these datasets, and the datasets that do not exist yet."""
         mapped: Mapping[str, Mapping[str, Any]] = (
             {dataset: {"kind": "identity"} for dataset in _several(inputs)}
             if isinstance(inputs, (str, list))
@@ -196,7 +196,7 @@ class World:
         return daemon
 
     def session(self) -> psycopg.Connection:
-        """Another operator, whose transaction stays open until he commits."""
+        """The session of another operator, whose transaction stays open until a commit."""
         return psycopg.connect(self.dsn)
 
     def ready(self, dataset: str, *dataids: str, **arguments: Any) -> None:
@@ -209,7 +209,7 @@ class World:
         )
 
     def set_status(self, dataset: str, dataid: str, status: str) -> int:
-        """As typed in psql."""
+        """The UPDATE that an operator types in psql."""
         return self.do(
             "UPDATE dataflow.datastatus SET status = %s WHERE datasetid = %s AND dataid = %s",
             *(status, dataset, dataid),
@@ -243,13 +243,13 @@ class World:
         return {(job, dataid) for job, dataid in self.rows("SELECT jobid, dataid FROM dataflow.work")}
 
     def rebuilt_queue(self) -> set[tuple[str, str]]:
-        """What rebuild_work() would make of it; nothing is changed."""
+        """The queue that rebuild_work() would make. Changes nothing."""
         with self.connection.transaction(force_rollback=True):
             self.do("SELECT dataflow.rebuild_work()")
             return self.queue()
 
     def no(self, job: str, dataid: str) -> dict[str, str]:
-        """The questions that are answered no: code and detail."""
+        """The codes and details of the questions that are answered no."""
         return dict(
             self.rows(
                 "SELECT code, detail FROM dataflow.five_questions(%s, %s) WHERE NOT answer", job, dataid
@@ -257,7 +257,7 @@ class World:
         )
 
     def outcomes(self, job: str, dataid: str) -> list[str]:
-        """How the attempts of a run ended, in order."""
+        """The outcomes of a run's attempts, in order."""
         return [
             outcome
             for [outcome] in self.rows(
@@ -267,7 +267,7 @@ class World:
         ]
 
     def history(self, job: str, dataid: str) -> list[str]:
-        """The story of a run without what happened around it: transitions as FROM->TO, else kinds and codes."""
+        """The events of a run and its outputs: transitions as FROM->TO, all others as kind and code."""
         found = self.rows(
             "SELECT kind, from_status, to_status, code FROM dataflow.history(%s, %s) AS h"
             " WHERE kind IN ('status', 'queued', 'blocked', 'refused', 'accepted') AND (datasetid IS NULL OR EXISTS ("
@@ -284,7 +284,7 @@ class World:
         return {(dataset, job, status): chunks for dataset, job, status, chunks in counted}
 
     def later(self) -> None:
-        """An hour passes: every retry that waits is due, and what was looked at may be looked at again."""
+        """Lets an hour pass: every waiting retry is due, and every recheck may be done again."""
         self.as_framework(
             "UPDATE dataflow.recheck SET looked = looked - interval '1 hour'",
             "UPDATE dataflow.attempt SET retry_at = retry_at - interval '1 hour' WHERE retry_at IS NOT NULL",
@@ -292,7 +292,7 @@ class World:
         )
 
     def everything(self) -> str:
-        """A digest of every table, to show that what was refused changed nothing."""
+        """A digest of every table, to show that a refused call changed nothing."""
         if self._digest is None:
             tables = self.rows(
                 "SELECT tablename FROM pg_tables WHERE schemaname = 'dataflow' ORDER BY tablename"
@@ -325,7 +325,7 @@ def _several(names: str | list[str]) -> list[str]:
 
 @pytest.fixture
 def world(dsn: str, connection: psycopg.Connection) -> Iterator[World]:
-    """With room for many attempts at a time, and a lock that is waited for in vain soon gives up."""
+    """A world with room for many attempts at a time. A statement that waits for a lock fails after 10 s."""
     connection.execute("SET lock_timeout = '10s'")
     made = World(dsn, connection)
     made.do("SELECT dataflow.set_concurrency('global', %s)", PLENTY)

@@ -1,16 +1,16 @@
-"""A second judge: what ought to be true of the control database at a quiet moment, computed from its raw tables alone.
+"""The second judge: computes from the raw tables alone what must be true of the control database at a quiet moment.
 
-It shares nothing with the functions in sql/: mappings, order, the five questions and every derived table are worked out
-again here, so that a mistake has to be made twice to stay unseen. `judge(connection)` returns what is wrong; the kinds are
+It shares no code with the functions in sql/: it computes mappings, order, the five questions and every derived table again,
+so that a mistake stays unseen only if it is made twice. `judge(connection)` returns the violations. Their kinds are
 
-| kind | what is wrong |
+| kind | violation |
 | --- | --- |
-| missing | a run is ready and not in `work`: nobody will ever claim it |
-| queued_not_ready | a run is in `work` and not ready; harmless before a claim, which judges again, and never after one |
-| counters | the sums of `counter` are not what `datastatus` and `work` hold |
-| open_run | `open_run` is not the set of known runs of strict jobs that are not wholly READY |
-| recheck | an entry is left although settle() was called and nobody else was there |
-| lock | an advisory lock that nobody may hold, in the wrong session, or one that is not held |
+| missing | a run is ready and not in `work`: no daemon will ever claim it |
+| queued_not_ready | a run is in `work` and not ready; harmless before a claim, because a claim evaluates the run again |
+| counters | the sums of `counter` differ from `datastatus` and `work` |
+| open_run | `open_run` is not the set of known runs of strict jobs that are not READY in all outputs |
+| recheck | an entry is left although settle() was called and no other session was there |
+| lock | an advisory lock is held that no session may hold, or by the wrong session, or it is not held |
 | attempt | `datastatus` and `attempt` disagree |
 | producer | an OUT row names another job than the present producer |
 | limit | more attempts run than a limit allows |
@@ -39,12 +39,12 @@ Run = tuple[str, str]
 Mapping = dict[str, Any]
 Row = dict[str, Any]
 
-# In the order in which they are asked.
+# In the order of the questions.
 QUESTIONS = ("DATA_NOT_READY", "WRONG_DATA", "INVALID_PATH", "NOT_VALIDATED", "LOCKED")
 LARGEST_NUMBER = 10**18 - 1
 HARMLESS_BEFORE_A_CLAIM = "queued_not_ready"
 
-# One statement, so that all of it is of one moment.
+# One statement, so that all tables are of the same moment.
 PICTURE = """
     SELECT json_build_object(
         'dataset', (SELECT json_agg(t) FROM dataflow.dataset t),
@@ -89,7 +89,7 @@ class Violation:
 
 
 def judge(connection: psycopg.Connection[Any]) -> list[Violation]:
-    """What is wrong; the connection has to see everything, and nobody else is changing anything."""
+    """The violations. The connection must be able to see everything, and no other session may change anything meanwhile."""
     return look(connection).violations()
 
 
@@ -99,20 +99,20 @@ def look(connection: psycopg.Connection[Any]) -> Picture:
 
 
 def is_harmful(violation: Violation) -> bool:
-    """Before a claim, a row too many in the queue is none."""
+    """Whether a violation matters before a claim: an extra row in the queue does not."""
     return violation.kind != HARMLESS_BEFORE_A_CLAIM
 
 
-# Order
+# --- order ---
 
 
 def natural_key(dataid: str) -> tuple[tuple[int, int], ...]:
-    """Digits count as one number, everything else by its bytes."""
+    """Consecutive digits count as one number, every other character as its code."""
     parts = re.findall(r"[0-9]+|[^0-9]", dataid)
     return tuple((ord("0"), int(part)) if part[0].isdigit() else (ord(part), 0) for part in parts)
 
 
-# Mappings. A period is the date of its first day, or for an hour its moment in UTC.
+# --- mappings; a period is the date of its first day, an hour is its moment in UTC ---
 
 
 @cache
@@ -134,7 +134,7 @@ def period_of(unit: str, dataid: str) -> datetime | None:
         "year": "%Y",
     }[unit]
     try:
-        found = datetime.strptime(*((f"{dataid}-1", f"{shape}-%u") if unit == "week" else (dataid, shape)))  # noqa: DTZ007 - periods of people have no zone
+        found = datetime.strptime(*((f"{dataid}-1", f"{shape}-%u") if unit == "week" else (dataid, shape)))  # noqa: DTZ007 - a period has no zone
     except ValueError:
         return None
     return found if period_id(unit, found) == dataid else None
@@ -179,7 +179,7 @@ def shifted(unit: str, dataid: str, units: int) -> str | None:
 
 
 def containing(mapping: Mapping, dataid: str) -> str | None:
-    """The period of the larger unit that a period of the smaller one begins in."""
+    """The period of the larger unit in which a period of the smaller unit begins."""
     start = period_of(mapping["from"], dataid)
     if start is None:
         return None
@@ -192,13 +192,13 @@ def containing(mapping: Mapping, dataid: str) -> str | None:
 
 
 def contained(mapping: Mapping, run: str) -> list[str]:
-    """Every period of the smaller unit that leads to this one, found by trying all that may."""
+    """Every period of the smaller unit that belongs to this one, found by trying all candidates."""
     first = period_of(mapping["to"], run)
     if first is None:
         return []
     longest = {"day": 1, "week": 7, "month": 31, "year": 366}[mapping["to"]]
     step = {"hour": timedelta(hours=1)}.get(mapping["from"], timedelta(days=1))
-    margin = timedelta(days=2)  # no zone is farther from UTC
+    margin = timedelta(days=2)  # every zone is nearer to UTC than this
     moment, found = first - margin, []
     while moment < first + timedelta(days=longest) + margin:
         found.append(period_id(mapping["from"], moment))
@@ -207,7 +207,7 @@ def contained(mapping: Mapping, run: str) -> list[str]:
 
 
 def inputs_of(mapping: Mapping, run: str, batches: Batches) -> list[str]:
-    """The dataids of an input that a run needs; none where the mapping does not know such a run."""
+    """The dataids of an input that a run needs; empty if the mapping has no such run."""
     kind = mapping["kind"]
     if kind == "identity":
         return [run]
@@ -234,7 +234,7 @@ def _window(mapping: Mapping, run: str) -> list[str]:
 
 
 def runs_of(mapping: Mapping, dataid: str, batches: Batches) -> list[str]:
-    """The runs that a chunk leads to by itself; a fixed one leads to none."""
+    """The runs that a chunk makes possible by itself. A fixed chunk makes none possible."""
     kind = mapping["kind"]
     if kind == "identity":
         return [dataid]
@@ -306,11 +306,11 @@ class Picture:
         }
         self.queue = {(row["jobid"], row["dataid"]) for row in tables["work"]}
 
-    # The five questions
+    # --- the five questions ---
 
     @cached_property
     def known(self) -> set[Run]:
-        """An output has a row, or an input chunk that leads there has one."""
+        """The known runs: an output has a row, or an input chunk that leads to the run has one."""
         found = {
             (job.name, dataid)
             for job in self.jobs.values()
@@ -329,18 +329,18 @@ class Picture:
         return {run for run in self.known if self.obstacle(run) is None}
 
     def obstacle(self, run: Run) -> str | None:
-        """Why a run may not start; the first of the reasons."""
+        """The first reason why a run may not start, or None."""
         return next((reason for _, reason in self.obstacles(run)), None)
 
     def code(self, run: Run) -> str | None:
-        """Of the first question that is answered no."""
+        """The code of the first question that is answered no, or None."""
         found = {code for code, _ in self.obstacles(run)}
         return next((code for code in QUESTIONS if code in found), None)
 
     def obstacles(self, run: Run) -> Iterator[tuple[str, str]]:
-        """Each with the code of its question."""
+        """All reasons why a run may not start, each with the code of its question."""
         job = self.jobs[run[0]]
-        # A run of a job without inputs is known by the row of its output, which somebody has asked for.
+        # A run of a job without inputs is known by the row of its output, which a person asked for.
         if job.is_retired or not job.outputs:
             yield "LOCKED", "the job is retired, or has no outputs"
         if misplaced := self._misplaced(job):
@@ -358,7 +358,7 @@ class Picture:
         ]
 
     def is_open(self, run: Run) -> bool:
-        """Somebody waits for it in strict order. An output that was declared later does not open a run that is done."""
+        """Whether later runs of a strict job wait for this run. An output that was declared later does not reopen a done run."""
         name, dataid = run
         chunks = [(dataset, dataid) for dataset in self.jobs[name].outputs]
         statuses = [self.chunks[chunk]["status"] for chunk in chunks if chunk in self.chunks]
@@ -388,7 +388,7 @@ class Picture:
             for dataid in dataids:
                 row = self.chunks.get((dataset, dataid))
                 if row is None or row["status"] != "READY":
-                    # What a person holds is locked, whatever it was before.
+                    # A chunk that a person holds is LOCKED.
                     is_held = row is not None and row["status"] in {"HOLD", "PENDING"}
                     code = "LOCKED" if is_held else "DATA_NOT_READY"
                     yield code, f"{dataset}/{dataid} is {row['status'] if row else 'not there'}"
@@ -424,7 +424,7 @@ class Picture:
         by_text = all(self.datasets[dataset]["ordering"] == "text" for dataset in self.jobs[job].outputs)
         return ((), dataid) if by_text else (natural_key(dataid), dataid)
 
-    # What is wrong
+    # --- violations ---
 
     def violations(self) -> list[Violation]:
         found = [
@@ -477,7 +477,7 @@ class Picture:
             yield Violation("open_run", f"{'/'.join(run)} has a row and is not open")
 
     def _lock_violations(self) -> Iterator[Violation]:
-        """How often one session holds a lock cannot be seen; a second time shows when the attempt has ended."""
+        """pg_locks does not show how often a session holds a lock. A lock that was taken twice is found after the attempt's end."""
         runs = {row["key"]: (row["jobid"], row["dataid"]) for row in self.tables["key"]}
         allowed: dict[Run, set[int | None]] = {}
         for row in self.attempts.values():

@@ -1,8 +1,8 @@
-"""`python -m tests.keep_schema`: keeps the schema of this release, so that later ones can show that they upgrade it.
+"""`python -m tests.keep_schema`: saves the schema of this release, so that tests of later releases can upgrade it.
 
-To be run once for every release, when its files are final; what it writes is committed and never changed again. It goes to
-tests/upgrade/kept/<version>: `dump.sql`, a database of this release with work in every state; `queries.sql`, what its
-programs send; and `kept.json`, the checksums of its migrations and the columns that each query returns.
+Run it once for every release, when its files are final. Commit the result, and never change it again. It writes to
+tests/upgrade/kept/<version>: `dump.sql`, a database of this release with runs in every state; `queries.sql`, the queries of
+its programs; and `kept.json`, the checksums of its migrations and the columns that each query returns.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ def checksums() -> dict[str, str]:
 
 
 def queries(path: Path) -> dict[str, str]:
-    """The named queries of a file, as a program of that release would send them."""
+    """The named queries of a file, as a program of that release sends them."""
     found = re.split(r"^-- ([a-z_]+): .+$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {name: text.strip() for name, text in zip(found[1::2], found[2::2], strict=True)}
 
 
 def describe(connection: psycopg.Connection, found: Mapping[str, str]) -> dict[str, list[list[str]]]:
-    """Name and type of each column that a query returns; nothing is executed. Those of several statements are left out."""
+    """Name and type of each column that a query returns. Executes nothing; skips queries of several statements."""
     columns = {}
     for name, text in found.items():
         numbers: dict[str, int] = {}
@@ -113,7 +113,7 @@ def _type(connection: psycopg.Connection, oid: int) -> str:
 
 
 def dump(dsn: str, *options: str) -> str:
-    """What pg_dump writes, without the lines that differ each time."""
+    """The output of pg_dump without the lines that differ each time."""
     done = subprocess.run(
         [str(postgres.binary("pg_dump")), *options, "--dbname", dsn],
         check=True,
@@ -139,7 +139,7 @@ def restore(dsn: str, dumped: Path) -> None:
 
 
 def populate(connection: psycopg.Connection) -> None:
-    """Runs that are done, failed, retried, held, cancelled, running, lost and waiting, as a daemon and people leave them."""
+    """Makes runs that are done, failed, retried, held, cancelled, running, lost and waiting."""
     connection.execute(DECLARED)
     connection.execute(
         "SELECT dataflow.set_concurrency('global', 100), dataflow.set_concurrency('job:in_order', 1)"

@@ -1,21 +1,25 @@
 """Rules for the files of sql/, checked with Postgres's own parser: `python -m tests.lint_sql`, part of `make lint`.
 
-Every file parses, bodies in PL/pgSQL included. Every table, view, column and public function (no leading underscore)
-has a COMMENT; a column may instead bear the name of one that has, for a word means one thing everywhere. A function fixes its search_path and names pg_temp last in it: otherwise a caller's
-temporary table would stand before ours. Functions in SQL that run with their caller's rights may do without: Postgres puts only such ones into the
-query that calls them, and the plans of the hot path need that. They name the schema of every relation, and are nobody's trigger. Called from a
-function of ours they run with its search_path; called by a user, with that user's own rights and no others.
-No function builds SQL at run time: nothing in the database is executed.
-Nothing waits while it holds the claim lock: only dataflow._claim_lock takes it; who calls that sets lock_timeout, and from there on,
-and in every function that is called from there, rows are locked with SKIP LOCKED or NOWAIT. No string holds a backslash outside
-E'...': what it means would depend on the session's standard_conforming_strings.
+- Every file parses, including the PL/pgSQL bodies.
+- Every table, view, column and public function (no leading underscore) has a COMMENT. A column needs none if another column
+  of the same name has one: a word means one thing everywhere.
+- A function sets its search_path, with pg_temp last: otherwise a caller's temporary table would come before our table. SQL
+  functions that run with the caller's rights need not do so: Postgres can inline only these into the calling query, and the
+  plans of the hot path need that. They must name the schema of every relation and must not be triggers. Called from our
+  functions they run with our search_path; called by a user, with that user's own rights.
+- No function builds SQL at run time: no text of the database is executed.
+- No function waits while it holds the claim lock. Only dataflow._claim_lock takes that lock. Its callers set lock_timeout; after
+  the call, they and all functions that they call lock rows with SKIP LOCKED or NOWAIT.
+- No string has a backslash outside of E'...': its meaning would depend on the session's standard_conforming_strings.
+- The planner's settings of a function are one of the blocks of sql/README.md, word for word, or none.
 
-Why rules and no formatter: those that exist (sqlfluff among them) lay out statements, but take a PL/pgSQL body for one
-string literal and leave it as it is, and the bodies are most of what stands here.
+There is no formatter because the existing ones (sqlfluff among them) treat a PL/pgSQL body as one string literal and do not
+format it, and most of this code is in such bodies.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +43,8 @@ _WAITS = re.compile(
     r"\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?: OF \w+)?(?! OF| SKIP LOCKED| NOWAIT|\s+SKIP LOCKED)"
 )
 _BACKSLASH = re.compile(r"(?<!E)'[^'\n]*\\[^'\n]*'")
+_PLANNER_BLOCK = re.compile(r"^`(?P<name>[a-z ]+)`: [^`]*```sql\n(?P<settings>[^`]+)```", re.MULTILINE)
+_NOT_OF_THE_PLANNER = {"search_path", "lock_timeout"}
 _DYNAMIC = {"PLpgSQL_stmt_dynexecute", "PLpgSQL_stmt_dynfors", "dynquery"}
 
 
@@ -48,7 +54,7 @@ class Source(NamedTuple):
     name: str
     text: str
     is_function_file: bool
-    is_ours: bool = True  # what is made in other people's databases has comments of its own
+    is_ours: bool = True  # False for objects in other databases, which need no COMMENT
 
 
 def main() -> int:
@@ -61,11 +67,10 @@ def main() -> int:
 def sources() -> list[Source]:
     files = [Source(path.name, _read(path), is_function_file=False) for path in sqlfiles.migrations()]
     files += [Source(path.name, _read(path), is_function_file=True) for path in sqlfiles.functions()]
-    # A placeholder is no SQL; where it stands, a parameter may.
     return (
         files
         + [
-            Source(f"queries.sql: {name}", _PARAMETER.sub("$1", sqlfiles.query(name)), is_function_file=False)
+            Source(f"queries.sql: {name}", _filled(sqlfiles.query(name)), is_function_file=False)
             for name in sqlfiles.query_names()
         ]
         + [
@@ -81,7 +86,7 @@ def sources() -> list[Source]:
 
 
 def _filled(statement: str) -> str:
-    """A string or a name stands for itself where one will be."""
+    """Placeholders are no SQL: a string or a name replaces a {placeholder}, and a parameter replaces a bound value."""
     named = re.sub(r"\{([a-z]+)\}", r'"\1"', statement.replace("{text}", "'text'").replace("{count}", "1"))
     return _PARAMETER.sub("$1", named)
 
@@ -156,6 +161,8 @@ def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
     language = options["language"].sval if "language" in options else "plpgsql"
     if isinstance(statement, ast.CreateFunctionStmt) and not _has_fixed_path(statement):
         yield from _path_mistakes(source, statement, options)
+    if isinstance(statement, ast.CreateFunctionStmt):
+        yield from _planner_mistakes(source, statement)
     if language != "plpgsql":
         return
     try:
@@ -165,6 +172,33 @@ def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
         return
     if source.is_function_file and _DYNAMIC & set(_keys(body)):
         yield f"{source.name}: {name} builds SQL at run time (EXECUTE)"
+
+
+def _planner_mistakes(source: Source, function: Any) -> Iterator[str]:
+    settings = tuple(
+        _setting(option.arg)
+        for option in function.options
+        if option.defname == "set" and option.arg.name not in _NOT_OF_THE_PLANNER
+    )
+    if settings and settings not in planner_blocks().values():
+        yield f"{source.name}: {_dotted(function.funcname)} has settings for the planner that are no block of sql/README.md: {', '.join(settings)}"
+
+
+@functools.cache
+def planner_blocks() -> dict[str, tuple[str, ...]]:
+    """The blocks of settings that sql/README.md states, by name."""
+    text = _read(sqlfiles.sql_dir() / "README.md")
+    return {
+        block["name"]: tuple(
+            _setting(raw.stmt) for raw in pglast.parse_sql(block["settings"].replace("\n", ";\n"))
+        )
+        for block in _PLANNER_BLOCK.finditer(text)
+    }
+
+
+def _setting(statement: Any) -> str:
+    value = statement.args[0].val
+    return f"{statement.name} = {value.sval if isinstance(value, ast.String) else value.ival}"
 
 
 def _path_mistakes(source: Source, function: Any, options: dict[str, Any]) -> Iterator[str]:
@@ -182,7 +216,7 @@ def _path_mistakes(source: Source, function: Any, options: dict[str, Any]) -> It
 
 
 class _Relations(Visitor):
-    """The relations of a query that name no schema, and the names that its WITH clauses give."""
+    """The relations of a query without a schema, and the names that its WITH clauses define."""
 
     def __init__(self) -> None:
         self.without_schema: set[str] = set()
@@ -211,7 +245,7 @@ def _waiting_mistakes(functions: dict[str, str]) -> Iterator[str]:
 
 
 def _reached(functions: dict[str, str], text: str) -> list[tuple[str, str]]:
-    """The functions that a text calls, and those that they call."""
+    """The functions that a text calls, directly or through other functions."""
     reached: dict[str, str] = {}
     waiting = [text]
     while waiting:
@@ -228,7 +262,7 @@ def _statement(source: Source, raw: Any) -> str:
 
 
 def _without_our_types(text: str) -> str:
-    """The parser of bodies knows no schema but pg_catalog and public, and no arrays of types that it has not seen."""
+    """Replaces our types, because the parser of bodies knows only the schemas pg_catalog and public."""
     return re.sub(r"\bdataflow\.\w+\[\]", "text[]", text).replace("dataflow.", "public.")
 
 

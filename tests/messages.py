@@ -1,7 +1,7 @@
-"""All that the product says to people, as one list: `python -m tests.messages` prints it to be read.
+"""Lists all messages of the product for people: `python -m tests.messages` prints them for a review.
 
-Errors, remedies and answers of commands are found in the syntax trees of `dataflowd`, exceptions with their hints in
-sql/functions. A value that is filled in stands as {} in the list.
+Errors, remedies and answers of commands come from the syntax trees of `dataflowd`, exceptions and their hints from
+sql/functions. {} stands for a value that is filled in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind: TypeAlias = Literal["error", "usage", "mistake", "finding", "answer", "sql
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "dataflowd"
 VALUE = "{}"
-# Where the message stands among the arguments, and where the remedy does.
+# The positions of the message and of the remedy among the arguments.
 ERRORS = {"AttemptError": (1, 2)}
 ANSWERS = ("say", "write", "confirm")
 _RAISE = re.compile(r"RAISE EXCEPTION\s+'((?:[^']|'')*)'(.*?);$", re.DOTALL | re.MULTILINE)
@@ -36,7 +36,7 @@ class Message:
     kind: Kind
     name: str
     text: str
-    remedy: str | None = None  # None: it has none
+    remedy: str | None = None
 
     def __str__(self) -> str:
         return f"{self.where} {self.name}: {self.text}" + (f" => {self.remedy}" if self.remedy else "")
@@ -69,7 +69,7 @@ def in_sql() -> Iterator[Message]:
 
 
 def _error_classes() -> set[str]:
-    """Every exception that ends as a message to a person."""
+    """The names of DataflowError and of all its subclasses."""
     found = {"DataflowError"}
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")]
     classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
@@ -112,7 +112,7 @@ def _name(node: ast.expr) -> str:
 
 
 def words(node: ast.expr) -> str:  # noqa: PLR0911 - one a case
-    """As it is written, with {} for what is filled in; of several texts, each."""
+    """The text of an expression, with {} for values; all texts of a condition."""
     match node:
         case ast.Constant(value=str(value)):
             return value
@@ -131,4 +131,4 @@ def words(node: ast.expr) -> str:  # noqa: PLR0911 - one a case
 
 if __name__ == "__main__":
     for message in collected():
-        print(message)  # noqa: T201 - that is what it is for
+        print(message)  # noqa: T201 - the purpose of this program

@@ -1,4 +1,4 @@
-"""What the kernel tells about processes."""
+"""Reads /proc: which processes there are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def in_session(leader: int) -> list[int]:
-    """The processes of a session, its leader included."""
+    """The processes of a session, including its leader."""
     found = []
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -23,7 +23,7 @@ def in_session(leader: int) -> list[int]:
 
 
 def require_python_of(user: str) -> None:
-    """Skips the test where that user cannot run this Python: nobody but root becomes another user, and root's home is closed."""
+    """Skips the test if that user cannot run this Python: the tests do not run as root, or Python lies in root's closed home."""
     words = [sys.executable, "-I", "-c", "import dataflowd"]
     try:
         can_run = subprocess.run(words, user=user, check=False, capture_output=True).returncode == 0
@@ -49,9 +49,9 @@ def _text(path: Path) -> str:
 
 
 def children_of(pid: int | str) -> set[int]:
-    """Ended children that nobody waited for are among them."""
+    """The children of a process, including zombies."""
     found: set[int] = set()
-    with suppress(FileNotFoundError, ProcessLookupError):  # a process ends at any moment
+    with suppress(FileNotFoundError, ProcessLookupError):  # a process may end at any moment
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
             found |= set(map(int, _text(path).split()))
     return found

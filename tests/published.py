@@ -1,4 +1,6 @@
-"""A small dataset with a history, made by a script: one day in its second version, and one whose only attempt failed after it had written."""
+"""A small dataset with a history, made by a script: one day has a second version; the only attempt of another day failed
+after it had written.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ CURRENT = [1, 2, 30, 40, 50]
 
 
 def orders(run_ctl: RunCtl, settings: Settings, directory: Path) -> None:
-    """Their published rows are CURRENT; 3, 4 and 666 are of a version that was replaced, and of a failure."""
+    """The published rows are CURRENT. The rows 3, 4 and 666 are of a replaced version and of a failed attempt."""
     (directory / "flow.toml").write_text(FLOW.format(python=sys.executable), encoding="utf-8")
     (directory / "clean.py").write_text(SCRIPT, encoding="utf-8")
     flow = {"DATAFLOW_FLOWS": str(directory / "flow.toml")}

@@ -1,4 +1,4 @@
-"""README and docs/, as tests read them: by section, by block, by command."""
+"""Reads README and docs/ for tests: by section, by block, by command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-REFERENCE = ROOT / "docs" / "reference.md"
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference.md"
 
 
 def sections(path: Path = README) -> dict[str, str]:
@@ -33,25 +34,41 @@ def blocks(title: str, language: str, path: Path = README) -> list[str]:
 
 
 def pages() -> list[Path]:
-    return sorted((ROOT / "docs").glob("*.md"))
+    return sorted(DOCS.glob("*.md"))
 
 
 def page_blocks(path: Path, language: str) -> list[str]:
-    """All of a page, whatever their section."""
+    """The code of a language in all sections of a page."""
     return [code for title in sections(path) for code in blocks(title, language, path)]
 
 
 def commands(title: str, prompt: str = "$", path: Path = README) -> list[str]:
-    """What a reader types, without the comment behind it."""
+    """The commands that a reader types, without their comments."""
     lines = [line for block in blocks(title, "console", path) for line in block.splitlines()]
     typed = [line.removeprefix(f"{prompt} ") for line in lines if line.startswith(f"{prompt} ")]
     return [re.sub(r"\s+# .*", "", line) for line in typed]
 
 
-def session(title: str) -> list[tuple[str, list[str]]]:
-    """Each command of a section with what it is shown to print."""
+def anchors(path: Path) -> set[str]:
+    """The anchors of the page's headings, as GitHub makes them: the part of a link after #."""
+    lines = _without_code(path.read_text(encoding="utf-8")).splitlines()
+    headings = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def inline_commands(path: Path, program: str) -> list[str]:
+    """The commands of a program inside sentences and tables."""
+    return re.findall(rf"`({program} [^`]+)`", _without_code(path.read_text(encoding="utf-8")))
+
+
+def session(title: str, path: Path = README) -> list[tuple[str, list[str]]]:
+    """Each command of a section, with the output that the page shows."""
     found: list[tuple[str, list[str]]] = []
-    for line in (line for block in blocks(title, "console") for line in block.splitlines()):
+    for line in (line for block in blocks(title, "console", path) for line in block.splitlines()):
         if line.startswith("$ "):
             found.append((line.removeprefix("$ "), []))
         else:

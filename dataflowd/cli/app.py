@@ -1,4 +1,4 @@
-"""The command line's tree. A command's module is imported when the command is used, so that `--help` stays quick.
+"""The tree of dataflowctl's commands. A command's module is imported only when the command is used: `--help` stays quick.
 
 `COMMANDS` is the whole tree: adding a command means a line here and a module with `register(app)`.
 """
@@ -113,7 +113,7 @@ class Tree(TyperGroup):
         return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Typer's own hint knows only commands that are loaded."""
+        """Adds the nearest command's name to the error. Typer would suggest only commands whose module is imported."""
         try:
             return super().resolve_command(ctx, args)
         except typer.TyperException as error:
@@ -127,7 +127,7 @@ class Tree(TyperGroup):
 
 
 def _summaries(names: dict[str, tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    # Sections of their own would each be aligned to their own longest name.
+    # All sections are aligned to the longest name of all; by default each section would be aligned to its own.
     width = max(len(name) for group in COMMANDS.values() for name in group)
     yield from ((name.ljust(width), summary) for name, (_, summary) in names.items())
 

@@ -1,7 +1,7 @@
-"""Executes a command in the environment of a job, aside from all that is claimed and published: `dataflowctl exec`.
+"""Executes a command in the environment of a job, without a claim and without publishing: `dataflowctl exec`.
 
-The command is prepared and started by the process that becomes scripts (dataflowd.runner.script), with the terminal of the person
-in the place of a log. Its outputs are directories of its own, which are gone when it ends.
+The command is prepared and started by the process that becomes scripts (dataflowd.runner.script), and the
+person's terminal takes the place of a log. The command writes to directories of its own, which are removed when it ends.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from dataflowd.host.settings import Settings
 
-SIGNALLED = 128  # as shells have it
+SIGNALLED = 128  # the exit status that shells give for it
 
 
 def execute(
     settings: Settings, document: dict[str, Any], jobid: str, dataid: str, command: Sequence[str]
 ) -> int:
-    """Returns the command's exit status; raises what keeps it from being started."""
+    """Returns the command's exit status. Raises an error if the command cannot be started."""
     if settings.runner_user and settings.runner_user != getpass.getuser():
         raise NotAllowedError(
             f"jobs run as the user {settings.runner_user} here, and this is {getpass.getuser()}",
@@ -48,7 +48,7 @@ def execute(
 
 
 def _order(settings: Settings, document: dict[str, Any], jobid: str, dataid: str, directory: Path) -> Order:
-    """`document`: what dataflow.preview_order says. An input that is not there has no location, as after `force`."""
+    """`document` is what dataflow.preview_order returns. An input that is not READY has no location, as after `force`."""
     told = {
         "attempt": 0,
         "jobid": jobid,
@@ -77,7 +77,7 @@ def _execute(settings: Settings, order: Order, command: Sequence[str]) -> int:
     with starting(program.document(order, KeySource.of(settings))) as start:
         child = subprocess.Popen(start.argv, env=start.env, pass_fds=start.pass_fds)  # noqa: S603 - it becomes what a person has typed
         start.close_send()
-        # What was found is kept with an attempt, and this is none.
+        # Evidence is stored with an attempt, and there is no attempt here.
         said = Said(lambda: None, lambda _found: None)
         said.hear(rest(start.receive))
         status = _waited(child)
@@ -86,7 +86,7 @@ def _execute(settings: Settings, order: Order, command: Sequence[str]) -> int:
 
 
 def _waited(child: subprocess.Popen[bytes]) -> int:
-    """Ctrl-C is for the command, which decides what it means."""
+    """Waits for the command. Ctrl-C reaches the command, which decides what to do; this process ignores it."""
     while True:
         try:
             return child.wait()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import typer
 
@@ -51,7 +51,7 @@ class Call:
             return cursor.execute(db.query(self.name), values).fetchall()
 
     def stream(self, connection: psycopg.Connection) -> Iterator[Row]:
-        """The rows as they arrive: a million of them need not be in memory at once."""
+        """Yields the rows as they arrive, so that a million of them need not be in memory at once."""
         from psycopg.rows import dict_row
 
         from dataflowd.database import db
@@ -65,8 +65,8 @@ def call(name: str, /, **parameters: Any) -> Call:
     return Call(name, parameters)
 
 
-def explain(*calls: Call) -> None:
-    """Prints what would be sent, and ends the command."""
+def explain(*calls: Call) -> NoReturn:
+    """Prints the queries that the command would send, and ends the command."""
     from dataflowd.cli.output import say
 
     for each in calls:
@@ -76,7 +76,7 @@ def explain(*calls: Call) -> None:
 
 @contextmanager
 def connected(context: typer.Context) -> Iterator[psycopg.Connection]:
-    """To a schema that goes with this program; `init` and `doctor`, which look at any, connect by themselves."""
+    """A connection to a schema that this program can use. `init` and `doctor` take any schema and connect without this check."""
     from dataflowd.cli.setup import settings_of
     from dataflowd.database import db, migrate
 
@@ -94,9 +94,9 @@ def ask(context: typer.Context, asked: Call, *, explained: bool) -> list[Row]:
 
 
 def print_rows(context: typer.Context, asked: Call, limit: int | None, *, explained: bool) -> None:
-    """`--json` of a list that may be long: all of it, row by row, or `limit` rows and a word on stderr that there are more.
+    """Prints a list that may be long as JSON, row by row. After `limit` rows it stops, and says on stderr that there are more.
 
-    `asked` has asked for one row more than the limit, which tells whether there are more.
+    `asked` asks for one row more than the limit: if that row comes, there are more.
     """
     import sys
 

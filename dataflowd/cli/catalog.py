@@ -1,4 +1,4 @@
-"""What is declared, and what it did so far: jobs, datasets, lineage, stats."""
+"""What is declared, and statistics about it: jobs, datasets, lineage, stats."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def _draw(found: dict[str, Any]) -> None:
 
 
 def _children(nodes: list[dict[str, Any]]) -> dict[str | None, list[dict[str, Any]]]:
-    """The nodes by the one that each belongs to. One whose own is not before it belongs to none: attempts may differ."""
+    """The nodes, grouped by parent. A node whose parent is not listed before it is shown without one: attempts may differ."""
     children: dict[str | None, list[dict[str, Any]]] = {}
     known: set[str] = set()
     for node in nodes:

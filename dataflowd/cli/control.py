@@ -170,7 +170,7 @@ def _limit(  # noqa: PLR0913
     if explained:
         explain(setting, *([deed] if now else []))
     with connected(context) as connection:
-        # Nothing is locked while a person thinks.
+        # The preview is asked before the question, so that no lock is held while the person decides.
         surplus = call("shed", scope=scope, concurrency=number, dry_run=True).send(connection) if now else []
         if surplus:
             if not json:

@@ -211,7 +211,7 @@ def seal(  # noqa: PLR0913 - each is an option of the command
 
 
 def _require_host(binding: Binding, settings: Settings) -> None:
-    """A person may seal for hosts that this one does not reach; one that has a list keeps to it."""
+    """Refuses a host that allowed_hosts does not list. Without such a list a person may seal for any host."""
     from dataflowd.host import allowed_hosts
     from dataflowd.model.errors import NotAllowedError
 
@@ -225,7 +225,7 @@ def _require_host(binding: Binding, settings: Settings) -> None:
 
 
 def _require_target(connection: psycopg.Connection, binding: Binding, target: str | None) -> None:
-    from dataflowd.model.connection_changes import told
+    from dataflowd.model.connection_changes import describe_changes
     from dataflowd.model.errors import InvalidCredentialError, NotAllowedError
 
     if target is not None and target != binding.target:
@@ -233,7 +233,7 @@ def _require_target(connection: psycopg.Connection, binding: Binding, target: st
             f"the password of {binding.datasetid} would be sealed for {binding.target}, and not for {target}",
             "correct the dataset in its flow file and apply it, or correct --for",
         )
-    changes = told(_changes(connection, binding.datasetid))
+    changes = describe_changes(_changes(connection, binding.datasetid))
     if changes and target is None:
         raise InvalidCredentialError(
             f"dataset {binding.datasetid} is {binding.target} now, {changes}",
@@ -250,9 +250,9 @@ def _changes(connection: psycopg.Connection, datasetid: str) -> list[Change]:
 
 
 def _explained(connection: psycopg.Connection, datasetid: str, error: DataflowError) -> str:
-    from dataflowd.model.connection_changes import told
+    from dataflowd.model.connection_changes import describe_changes
 
-    return ", ".join(filter(None, (error.message, told(_changes(connection, datasetid)))))
+    return ", ".join(filter(None, (error.message, describe_changes(_changes(connection, datasetid)))))
 
 
 def _require_own(
@@ -262,7 +262,7 @@ def _require_own(
     rows: list[dict[str, Any]],
     confirmed: str | None,
 ) -> PublicKey:
-    """The key to rotate to. The database may have been written to by anybody: it is one whose private half is here."""
+    """The key to rotate to. Anybody may have written to the database, so only a key whose private half is on this host counts."""
     key = sealing_key.offered(connection)
     sealing_key.require_confirmed(key, confirmed)
     sealing_key.require_trusted(key.keyid, settings)
@@ -273,7 +273,7 @@ def _require_own(
 
 
 def _used(rows: list[dict[str, Any]]) -> list[str]:
-    """The keys of what is sealed; a value that is none is told when it is its turn."""
+    """The keys that values are sealed with. A value that is not sealed properly is reported when its turn comes."""
     from dataflowd.host.seal import keyid_of
     from dataflowd.model.errors import InvalidCredentialError
 
@@ -297,7 +297,7 @@ def _require_new_is_trusted(settings: Settings) -> None:
 def _made(
     connection: psycopg.Connection, settings: Settings, suite: str, *, protected: bool
 ) -> tuple[PublicKey, Path]:
-    """First the file, then the database: a key that passwords are sealed with is never lost."""
+    """Writes the key to the file first and to the database second, so that no password is sealed with a lost key."""
     from dataflowd.host import keyfile
     from dataflowd.host import seal as sealing
     from dataflowd.model.errors import NotAllowedError
@@ -319,9 +319,9 @@ def _made(
 
 
 def _waiting(connection: psycopg.Connection, source: KeySource, suite: str) -> PrivateKey | None:
-    """The last key of the file, if nothing knows it: whoever made it did not come to the end.
+    """The last key of the file, if the database does not know it: an earlier `generate` was interrupted.
 
-    A key that was in use is none, although the database may have lost it: it would come back as a new one.
+    A key that was in use before is never returned: a database that lost it would take it for a new one.
     """
     *_, newest = source.ring(_asked).values()
     known = {row["keyid"] for row in call("keys", every=True).send(connection)}
@@ -338,12 +338,12 @@ def _resealed(
     if keyid_of(was) == current.keyid and binds_port(was):
         return False
     if not binds_port(was):
-        # Nothing has vouched for the port until now.
+        # The value was sealed without a port; nothing has confirmed the port until now.
         _require_host(binding, settings)
         sealing_key.tell(f"{binding.datasetid}: bound to its port now, {binding.target}")
     value = seal(unseal(was, ring, binding), current, binding)
     stored = call("seal", datasetid=row["datasetid"], sealed=value, was=was)
-    # Somebody who has sealed it meanwhile has done so with the current key.
+    # If somebody has sealed the value meanwhile, it is sealed with the current key.
     return bool(stored.send(connection)[0]["sealed"])
 
 

@@ -1,4 +1,4 @@
-"""The command `dataflowctl`: the operator's hands. `app` knows its commands; each stands in a module of this room."""
+"""The program `dataflowctl`. `app` lists its commands; each command is in a module of this room."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from dataflowd.host import withheld
 
-# Ctrl-C is Python's own affair.
+# Python turns Ctrl-C into KeyboardInterrupt by itself.
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 INTERRUPTED = 130  # as dataflowd.model.errors.EXIT has it, which may not be imported yet
 
@@ -28,6 +28,6 @@ def main() -> None:
 
 
 def _end(number: int, frame: object) -> NoReturn:  # noqa: ARG001 - the signature is Python's
-    """What a command has begun is undone on the way out; a second signal does not wait for that."""
+    """Ends the command as an exception would, so that its clean-up runs. A second signal ends the process at once."""
     signal.signal(number, signal.SIG_DFL)
     raise SystemExit(128 + number)

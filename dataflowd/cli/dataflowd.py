@@ -1,4 +1,4 @@
-"""The command `dataflowd`: the daemon itself, and what it would run with."""
+"""The program `dataflowd`: the daemon, the demo, and the settings that the daemon would use."""
 
 from __future__ import annotations
 
@@ -71,6 +71,9 @@ def run_daemon(
 
     With --once it ends when nothing is ready any more. Retries that are due within a minute, or within --wait, are waited for;
     what is left then is said in the log (once.left).
+
+    These settings need a restart, and SIGHUP leaves them as they were: dsn, data_dir, environment, statement_timeout, daemon_name,
+    engine, lease, http_host, http_port.
     """
     from dataflowd.cli import options
     from dataflowd.daemon.start import serve

@@ -108,7 +108,7 @@ def copy(
 
 
 def _source(settings: Settings) -> Settings:
-    """What leads to the embedded database where another one is configured."""
+    """The address of the embedded database while DATAFLOW_DSN names another one."""
     from dataflowd.host.embedded import postgres
     from dataflowd.model.errors import NotAllowedError, NotFoundError
 
@@ -146,7 +146,7 @@ def _require_schemas(source: psycopg.Connection, target: psycopg.Connection) -> 
 
 
 def _alive(context: typer.Context) -> list[str]:
-    """Daemons that would miss it; none where there is no schema to ask."""
+    """Daemons that use the embedded database; none if it has no schema."""
     from dataflowd.cli.ask import call, connected
     from dataflowd.model.errors import DataflowError
 
@@ -159,7 +159,7 @@ def _alive(context: typer.Context) -> list[str]:
 
 
 def _settings(context: typer.Context) -> Settings:
-    """Refuses where a DSN is configured: the person would look at a database that nothing uses."""
+    """The settings. Refuses if a DSN is configured: then nothing uses the embedded database."""
     from dataflowd.model.errors import NotAllowedError
 
     settings = settings_of(context)

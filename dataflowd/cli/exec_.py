@@ -53,7 +53,7 @@ def exec_(  # noqa: PLR0913
     dataflowctl exec load 2026-01-31 -- sh -c 'wc -l "$raw_location"'
     dataflowctl exec load 2026-01-31 --publish -- ./repair.sh
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     words = options.words(context)
     if not words:
@@ -82,7 +82,7 @@ def exec_(  # noqa: PLR0913
     declared.add_command(job, words, known["config_hash"])
     foreground = Foreground(json=json)
     foreground.start(
-        settings.model_copy(update={"engine": "process"}), declared, Wanted(job, dataid, forced=True)
+        settings.model_copy(update={"engine": "process"}), declared, Wanted(job, Which.FORCED, dataid)
     )
     foreground.end()
 

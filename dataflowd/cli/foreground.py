@@ -65,6 +65,7 @@ class Foreground:
                 "outcome": result.outcome,
                 "code": result.code,
                 "error": result.error,
+                "remedy": result.remedy,
             }
         )
         if not self.json:
@@ -94,6 +95,7 @@ def confirm_force(  # noqa: PLR0913
     yes: bool,
     json: bool,
     explained: bool,
+    reason: str | None = None,
 ) -> None:
     """Shows what is answered no, and asks; where the setting production is on, a person has to know it before."""
     from dataflowd.model.errors import NotAllowedError
@@ -103,7 +105,13 @@ def confirm_force(  # noqa: PLR0913
         explain(
             asked,
             call(
-                "daemon_claim_run", daemon="...", incarnation="...", jobid=jobid, dataid=dataid, forced=True
+                "daemon_claim_run",
+                daemon="...",
+                incarnation="...",
+                jobid=jobid,
+                dataid=dataid,
+                forced=True,
+                reason=reason,
             ),
         )
     settings = settings_of(context)
@@ -156,18 +164,34 @@ def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, D
             declared.add_script(jobid, Path(job), row["config_hash"])
     if not declared.is_known(jobid):
         with connected(context) as connection:
-            declared.add_like(jobid, call("code_of", jobid=jobid).send(connection)[0]["base"])
+            base = call("code_of", jobid=jobid).send(connection)[0]["base"]
+        declared = _with_flow_here(settings, declared, base)
+        declared.add_like(jobid, base)
     try:
         found_in, known = declared.job(jobid)
     except NotFoundError as error:
         command = f"DATAFLOW_FLOWS={FLOW_FILE} dataflowctl run {jobid}"
-        raise NotFoundError(error.message, f"name the flow file that declares it: {command}") from None
+        raise NotFoundError(
+            error.message,
+            f"go to the directory of the {FLOW_FILE} that declares it, or name that file: {command}",
+        ) from None
     if known.kind == "outside":
         raise NotAllowedError(
             f"job {jobid} is executed outside: there is no code to run here", f"dataflowctl begin {jobid}"
         )
     engine = "spark" if needs_spark(found_in, known) else "process"
     return settings.model_copy(update={"engine": engine}), declared
+
+
+def _with_flow_here(settings: Settings, declared: Declared, jobid: str) -> Declared:
+    """The flows of this host, or flow.toml of the current directory where only that file declares the job."""
+    from dataflowd.flow.loaded import Declared
+
+    file = Path(FLOW_FILE)
+    if declared.is_known(jobid) or not file.is_file():
+        return declared
+    here = Declared(settings.model_copy(update={"flows": [file.absolute()]}))
+    return here if here.is_known(jobid) else declared
 
 
 def foreground_settings(context: typer.Context) -> Settings:

@@ -1,4 +1,4 @@
-"""gc: shows which directories nobody needs, asks, and removes them. The daemon does the same by itself: see dataflowd.storage.gc."""
+"""The command gc: shows which directories nobody needs, asks, and removes them. The daemon does so by itself: dataflowd.storage.gc."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def gc(  # noqa: PLR0913 - each is an option of the command
         if found and not dry_run:
             confirm(f"remove {counted(len(found), 'output')} that nobody needs?", yes=yes)
             found = _remove(connection, settings, seconds, found)
-    temporary = scratch.found(settings) if dry_run else scratch.remove(settings)
+    temporary = scratch.find(settings) if dry_run else scratch.remove(settings)
     gone = [each for each in found if each["kept"] is None]
     if json:
         directories = [{key: value for key, value in each.items() if key != "garbage"} for each in found]
@@ -100,7 +100,7 @@ def _summary(gone: list[Row], temporary: list[Path], *, dry_run: bool) -> str:
 def remove_deleted(
     connection: psycopg.Connection, settings: Settings, job: str, dataids: set[str]
 ) -> tuple[list[Row], list[Skipped]]:
-    """What `delete --data` has just left behind goes at once; and where nobody looked."""
+    """Removes the directories of the runs that `delete --data` has forgotten. Returns also the places that could not be searched."""
     from dataflowd.storage import gc as collecting
 
     found, skipped = _look(connection, settings, 0.0, job)
@@ -112,7 +112,7 @@ def remove_deleted(
 
 
 def written(connection: psycopg.Connection, settings: Settings, job: str, dataids: set[str]) -> list[Row]:
-    """What `delete --data` would remove."""
+    """The directories that `delete --data` would remove."""
     from dataflowd.storage import gc as collecting
 
     batches = collecting.walk(
@@ -138,7 +138,7 @@ def _places(connection: psycopg.Connection, settings: Settings, job: str | None)
 def _look(
     connection: psycopg.Connection, settings: Settings, grace: float, job: str | None = None
 ) -> tuple[list[Row], list[Skipped]]:
-    """What could be removed, as it is shown, and where nobody looked."""
+    """The directories that could be removed, as they are shown, and the places that could not be searched."""
     from dataflowd.storage import gc as collecting
 
     places = _places(connection, settings, job)
@@ -152,7 +152,7 @@ def _look(
 
 
 def _remove(connection: psycopg.Connection, settings: Settings, grace: float, shown: list[Row]) -> list[Row]:
-    """Asks again, for a while may have passed, and removes what still may go."""
+    """Asks the database again, because time has passed since the preview, and removes what it still allows."""
     from dataflowd.storage import gc as collecting
 
     progress = Progress("removing", len(shown))

@@ -117,7 +117,7 @@ def drop(  # noqa: PLR0913
 
 
 def _datasets(written: Sequence[str], option: str) -> dict[str, str]:
-    """By the name in the code; "" is for the database to find, where there is only one."""
+    """The datasets by their name in the code. The database replaces "" if there is only one."""
     return options.pairs(
         [each if "=" in each else f"={each}" for each in written], option, may_lack_name=True
     )

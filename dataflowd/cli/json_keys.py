@@ -99,6 +99,7 @@ ENDED = {
     "outcome": "text",
     "code": "text?",
     "error": "text?",
+    "remedy": "text?",
 }
 
 KEYS: dict[str, Shape] = {
@@ -119,7 +120,7 @@ KEYS: dict[str, Shape] = {
         is_list=False,
     ),
     "renew": Shape({"lease_until": "time"}, is_list=False),
-    "end": Shape({"outcome": "text", "code": "text?", "error": "text?"}, is_list=False),
+    "end": Shape({"outcome": "text", "code": "text?", "error": "text?", "remedy": "text?"}, is_list=False),
     "key generate": Shape({"keyid": "text", "suite": "text", "file": "text"}, is_list=False),
     "key list": Shape(
         {
@@ -220,6 +221,7 @@ KEYS: dict[str, Shape] = {
             "forced_inputs": "list?",
             "params": "object?",
             "words": "list?",
+            "remedy": "text?",
         }
     ),
     "why": Shape(

@@ -1,4 +1,4 @@
-"""An attempt's log, where the daemon that ran it wrote it: logs."""
+"""The command logs: shows an attempt's log from the file that its daemon wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 16
 LOOK_SECONDS = 0.2
-# The file is looked at often, the database seldom.
+# The file is read often; the database is asked seldom whether the attempt has ended.
 LOOKS_A_QUESTION = 5
 WAITS = "WAITS_FOR_SPARK"
 ALIVE = ("RUNNING", WAITS)
@@ -152,5 +152,5 @@ def _follow(  # noqa: PLR0913, PLR0917 - an attempt has that many sides
         looks += 1
         if looks % LOOKS_A_QUESTION == 0:
             rows = ask(context, call("attempts", jobid=job, dataid=dataid), explained=False)
-            # What it wrote last is read once more after its end.
+            # The file is read once more after the end of the attempt, for its last lines.
             ended = all(row["status"] not in ALIVE for row in rows if row["number"] == number)

@@ -1,4 +1,4 @@
-"""What is seldom needed: delete, prune, rebuild, psql."""
+"""Commands that are seldom needed: delete, prune, rebuild, psql."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from dataflowd.cli.ask import Row
     from dataflowd.model.work_order import Dataset
 
-# A statement has a timeout; a million runs go in parts.
+# A statement has a timeout, so a million runs are deleted in parts.
 SLICE = 1000
-# Of runs whose rows go too: the transaction that forgets them is open as long as that takes.
+# Fewer where rows of tables are deleted, too: the transaction stays open until they are gone.
 ROWS_SLICE = 100
 SPARE_SECONDS = 60
 ALL = 10_000_000
@@ -213,7 +213,7 @@ def _delete_some(
 
 
 def _without_rows(job: str, removed: Mapping[str, int]) -> tuple[str, str]:
-    """What is to be said, and to be done, where rows are gone and the runs that wrote them stay."""
+    """The error for rows that are gone while the runs that wrote them are still there, with the remedy."""
     if not removed:
         return "", ""
     return (
@@ -236,7 +236,7 @@ def _remove_files(
     from dataflowd.model.identifiers import DATAID, NAME
 
     settings = settings_of(context)
-    # The database is not believed: no name leads out of the directory of logs.
+    # The database is not trusted: a name must not lead out of the directory of logs.
     for dataid in filter(DATAID.fullmatch, dataids if NAME.fullmatch(job) else ()):
         shutil.rmtree(settings.effective_log_dir / job / dataid, ignore_errors=True)
     found, skipped = remove_deleted(connection, settings, job, set(dataids))
@@ -315,8 +315,8 @@ def psql(context: typer.Context) -> None:
 
 
 def open_psql(program: str, address: str, arguments: Sequence[str], inherited: Mapping[str, str]) -> None:
-    """In our place. All that can be said in the environment is said there: everybody can read a command line, and `-d` names
-    another database of the same server then, where it would replace the whole address.
+    """Replaces this process by psql. The address goes into the environment: everybody can read a command line, and `-d NAME`
+    then opens another database of the same server instead of replacing the whole address.
     """
     import os
 

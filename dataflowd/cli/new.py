@@ -1,4 +1,4 @@
-"""A beginning for a job author: new flow NAME makes a directory that runs as it is.
+"""The command new: `new flow NAME` makes a directory with a flow that runs as it is.
 
 The files in dataflowd/cli/scaffold are a whole flow, called `flowname`. They are copied under the new name, which also
 stands in the names of its datasets and jobs: these are unique in a database. All of them arrive at once, or none.
@@ -25,7 +25,9 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, rich_markup_mode=None, help="Make the files of something new, to begin with."
     )
     options.add(group, flow, prefix="new")
-    group.callback()(lambda: None)  # so that `flow` stays a word of the command, though it is the only one
+    group.callback()(
+        lambda: None
+    )  # Typer would drop the word `flow` of a group with one command; this keeps it
     app.add_typer(group, name="new")
 
 
@@ -82,7 +84,7 @@ def _make(name: str, target: Path) -> list[str]:
 
 
 def _copied(name: str, directory: Path) -> list[str]:
-    """Written anew: what is installed may be read-only. Returns what stands in the directory."""
+    """Copies the files. They are written anew, because installed files may be read-only. Returns the names in the directory."""
     for path in sorted(SCAFFOLD.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             copy = directory / path.relative_to(SCAFFOLD)

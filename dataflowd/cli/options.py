@@ -67,7 +67,7 @@ Reason = Annotated[str | None, typer.Option("--reason", help="Why; others will r
 
 
 def moment(text: str | None) -> datetime | None:
-    """A time as it is written, or as long ago as it says; without a zone it is this host's."""
+    """Reads a time, or an age before now. A time without a zone is in this host's zone."""
     if text is None:
         return None
     age = _age(text)
@@ -97,7 +97,7 @@ def _age(text: str) -> timedelta | None:
 
 
 def content(path: Path, remedy: str) -> str:
-    """Of a file that the command line names; - is standard input."""
+    """The content of a file that the command line names; - is standard input."""
     from dataflowd.model.errors import NotFoundError
 
     try:
@@ -108,7 +108,7 @@ def content(path: Path, remedy: str) -> str:
 
 
 def pairs(written: Sequence[str], option: str, *, may_lack_name: bool = False) -> dict[str, str]:
-    """NAME=VALUE, as often as it is given. What names and values mean is known to the database."""
+    """Reads options of the form NAME=VALUE. The database judges names and values."""
     found: dict[str, str] = {}
     for each in written:
         name, sign, value = each.partition("=")
@@ -121,12 +121,12 @@ def pairs(written: Sequence[str], option: str, *, may_lack_name: bool = False) -
 
 
 def selector(**given: Any) -> dict[str, Any]:
-    """What dataflow.select_runs takes: only that which was given."""
+    """The selector of dataflow.select_runs: only the options that were given."""
     return {key: value for key, value in given.items() if value not in (None, [], False)}
 
 
 class WithWords(TyperCommand):
-    """A command that takes words for another program behind `--`. Without it a forgotten option would become such a word."""
+    """A command that takes words for another program behind `--`. Without `--` an unknown option is an error, not such a word."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--" in args:
@@ -140,7 +140,7 @@ class WithWords(TyperCommand):
 
 
 def words(context: typer.Context) -> list[str]:
-    """What stood behind `--`."""
+    """The words behind `--`."""
     return list(context.meta.get(WORDS, ()))
 
 

@@ -33,7 +33,7 @@ _COLOURS: dict[State, str] = {
     "skipped": "\x1b[2m",
 }
 _PLAIN, _BOLD = "\x1b[0m", "\x1b[1m"
-_NEGATIVE = re.compile(r"-\d")  # how Typer reads a negative number: as an option of one character
+_NEGATIVE = re.compile(r"-\d")  # Typer takes a negative number for an option of one character
 _COLOUR = re.compile(r"(\x1b\[(?:[012]|3[0-7])m)")
 
 
@@ -41,7 +41,7 @@ def run(app: typer.Typer, name: str) -> int:
     """Runs a command line and returns its exit status; no traceback reaches a user unless it is asked for."""
     _open_missing_streams()
     private.limit_umask()
-    # A locale that lacks a character of a job's message shows it escaped and goes on.
+    # A character that the locale lacks is printed escaped; it must not end the command.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
@@ -63,7 +63,7 @@ def run(app: typer.Typer, name: str) -> int:
 
 
 def say(line: str = "") -> None:
-    """What a database or a job said may stand in it: of control characters only our colours reach a terminal."""
+    """Prints a line. It may hold text of a database or a job: of control characters only our own colours reach a terminal."""
     from dataflowd.model.masking import printable
 
     parts = _COLOUR.split(line) if sys.stdout.isatty() else [line]
@@ -72,8 +72,8 @@ def say(line: str = "") -> None:
 
 
 class JobOutput:
-    """Where a person reads along what a job has printed: bytes as they are, for the job chose the encoding; but a terminal
-    is not steered by them. A character may be cut by the end of a block. Secrets were masked before.
+    """Shows what a job prints. Bytes stay as they are, because the job chose the encoding; but on a terminal control characters
+    are escaped. A block may end inside a character. Secrets were masked before.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -86,7 +86,7 @@ class JobOutput:
         self._stream.flush()
         if self._stream.isatty():
             text = printable(self._decoder.decode(data), keep="\n\t")
-            # In the terminal's own encoding: parts of a character in UTF-8 are controls for a terminal that knows none.
+            # In the terminal's own encoding: a terminal without UTF-8 would take parts of a character for control characters.
             data = text.encode(self._stream.encoding, "backslashreplace")
         self._stream.buffer.write(data)
 
@@ -105,7 +105,7 @@ def say_json(value: Any) -> None:
 
 
 def mark(state: State) -> str:
-    """A tick or a cross: coloured on a terminal only, in ASCII where the locale knows no other."""
+    """A tick or a cross: coloured on a terminal only, in ASCII if the locale has nothing else."""
     return coloured((_MARKS if unicode_output() else _ASCII_MARKS)[state], _COLOURS[state])
 
 
@@ -122,7 +122,7 @@ def coloured(text: str, colour: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows as aligned lines; the last column is as long as it is."""
+    """The rows as aligned lines. The last column is not padded."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -135,7 +135,7 @@ def _failed(error: DataflowError) -> int:
 
 
 def _misused(error: typer.TyperException, program: str) -> int:
-    """Typer's own words about a wrong command line, in the form of every other error."""
+    """Prints Typer's message about a wrong command line in the form of every other error."""
     context = getattr(error, "ctx", None)
     message, path = error.format_message(), context.command_path if context else program
     if type(error).__name__ == "NoArgsIsHelpError":
@@ -147,7 +147,7 @@ def _misused(error: typer.TyperException, program: str) -> int:
 
 
 def _hung_up(error: BrokenPipeError | SystemExit) -> int:
-    """The reader (`| head`) has what it wanted; Typer turns that into SystemExit, and a flush at exit would complain."""
+    """Ends quietly when the reader (`| head`) has closed the pipe. Otherwise the flush at exit would print an error."""
     if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
         raise error
     _drop_output()
@@ -159,7 +159,7 @@ def _drop_output() -> None:
 
 
 def _open_missing_streams() -> None:
-    """Whoever closes one (`>&-`) wants to see nothing; its number must not become a connection's."""
+    """Opens /dev/null for a stream that was closed (`>&-`), so that no connection gets the stream's number."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - open until the end
@@ -169,7 +169,7 @@ def _bug(error: Exception) -> int:
     if os.environ.get(DEBUG_VARIABLE):
         raise error
     if isinstance(error, UnicodeEncodeError):
-        # Only an argument has bytes that are no text: whatever else comes in is read as UTF-8.
+        # Only an argument can hold bytes that are no text: everything else is read as UTF-8.
         _complain("USAGE", f"{error.object!r:.100} has bytes that are no UTF-8", "type it anew")
         return EXIT["USAGE"]
     if isinstance(error, OSError) and error.errno in DISK_FAILED:

@@ -377,7 +377,8 @@ def _told(
     for _ in range(BUSY_TRIES):
         [row] = asked.send(connection)
         if row["verdict"] == "accepted":
-            return {"outcome": outcome, "code": known.get("code"), "error": reason}
+            told = {"code": known.get("code"), "error": reason, "remedy": known.get("remedy")}
+            return {"outcome": outcome, **told}
         if row["verdict"] == "fenced":
             raise _lost()
         time.sleep(BUSY_SECONDS)

@@ -237,7 +237,7 @@ def _lies_there(location: str) -> bool:
     from dataflowd.model.faults import AttemptError
 
     try:
-        path = allowed_roots.local(location)
+        path = allowed_roots.local_path(location)
         if path is None or not path.is_dir():
             return path is None or path.exists()
         with os.scandir(path) as entries:

@@ -44,10 +44,13 @@ def run(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Run the next chunk of a job here, in the foreground, without a daemon; what it says is shown.
 
-    The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops it
-    and gives it back. Of which job a script is, and with which words it is called, says the flow whose job names it: one
-    of DATAFLOW_FLOWS, or a flow.toml here or beside it; without one ./load.sh is of the job load. Words behind -- are
-    added to those of its command, as they are; they are kept with the attempt, and `attempts` shows them: put no secret there. Exit status: 0 done, 1 it failed, 10 to 14 the question that is answered no.
+    The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops the
+    run and gives it back. The job's code is named by a flow file: one of DATAFLOW_FLOWS, or flow.toml of the current
+    directory. A script belongs to the job whose command names it, in one of these files or in a flow.toml beside the script;
+    if no file names it, ./load.sh belongs to the job load. Words behind -- are added to the job's command as they are. They
+    are kept with the attempt, and `attempts` shows them: put no secret there.
+
+    Exit status: 0 the run is done, 1 it failed, 10 to 14 the question that is answered no.
 
     Examples:
     dataflowctl run ./load.sh               the script of the job load, on the next chunk
@@ -56,7 +59,7 @@ def run(  # noqa: PLR0913 - each is an option of the command
     dataflowctl run ./load.sh -- --verbose  with a further word for the script
     dataflowctl run fetch_rates --new       of a job without inputs
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     if sum((every, dataid is not None, new)) > 1:
         raise typer.BadParameter("--all, --dataid and --new exclude each other")
@@ -70,7 +73,8 @@ def run(  # noqa: PLR0913 - each is an option of the command
     if dataid is not None:
         require_yes(context, jobid, dataid)
     foreground = Foreground(json=json)
-    foreground.run(context, job, Wanted(jobid, dataid, every=every, is_new=new), options.words(context))
+    which = Which.EVERY if every else Which.NEW if new else Which.NAMED if dataid is not None else Which.NEXT
+    foreground.run(context, job, Wanted(jobid, which, dataid or ""), options.words(context))
     if not foreground.ended and not every:
         raise nothing(context, jobid, dataid)
     foreground.end()
@@ -84,6 +88,7 @@ def force(  # noqa: PLR0913
     i_know: Annotated[
         bool, typer.Option("--i-know", help="Needed where the setting production is on.")
     ] = False,
+    reason: options.Reason = None,
     yes: options.Yes = False,
     json: options.Json = False,
     explained: options.Explain = False,
@@ -92,18 +97,20 @@ def force(  # noqa: PLR0913
 
     What was published before is replaced when it succeeds. An input that is not READY is not given to the job: a script finds
     its location empty. The attempt is marked as forced, with the answers that it was run against, and the history keeps
-    who did it. `chunks`, `why`, `lineage` and `status` show the mark, and which inputs were missing; when one of these arrives,
+    who did it, and the --reason. `chunks`, `why`, `lineage` and `status` show the mark, and which inputs were missing; when one of these arrives,
     the chunk is stale, and `resubmit JOB --stale` makes it again. Never forced are two writers of one chunk, locations outside the
     allowed roots, and another environment.
 
     Examples:
-    dataflowctl force clean_orders 2026-01-31
+    dataflowctl force clean_orders 2026-01-31 --reason 'without returns: their feed is a week late'
     """
-    from dataflowd.daemon.state import Wanted
+    from dataflowd.daemon.state import Wanted, Which
 
     jobid = jobid_of(context, job)
     require_here(context, jobid)
-    confirm_force(context, jobid, dataid, "run", i_know=i_know, yes=yes, json=json, explained=explained)
+    confirm_force(
+        context, jobid, dataid, "run", i_know=i_know, yes=yes, json=json, explained=explained, reason=reason
+    )
     foreground = Foreground(json=json)
-    foreground.run(context, job, Wanted(jobid, dataid, forced=True))
+    foreground.run(context, job, Wanted(jobid, Which.FORCED, dataid, reason=reason))
     foreground.end()

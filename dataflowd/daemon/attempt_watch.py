@@ -1,57 +1,81 @@
 """Keeps running attempts and their rows in step.
 
-When a notification says that something was cancelled, and at every poll, the database is asked which of our attempts
-are no longer ours; those are stopped, and then reported as stopped, which lets their runs go. An attempt that has run for
-a moment is reported as started, with what its host had found; shorter ones say so in their result. One that has waited for a Spark application for a
-moment is reported as waiting, once, and once more when it has got one. Of every attempt whose code has begun it is asked for
-how long its run had been ready: that is the time which somebody waited for us.
+- When a notification says that somebody cancelled something, and at every poll, the service asks the database which of
+  this daemon's attempts were cancelled. It stops these; each then reports that it has stopped, and its run is free.
+- The service reports an attempt as started once the attempt has run for half of EVERY_SECONDS, with what the host found
+  before the job's code began. The result of a shorter attempt says the same.
+- The service reports an attempt that has waited that long for a Spark application as waiting, and reports it again when
+  the attempt has got one.
+- The service asks for how long the run of each started attempt had been ready. That time, plus the time from the claim
+  to the start, is the metric of how long people wait.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
+from dataflowd.daemon.wake import Wake
 from dataflowd.database import calls
 from dataflowd.database.session import LostLinkError
 from dataflowd.host import log
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from dataflowd.daemon.pool import Running
     from dataflowd.daemon.state import State
+    from dataflowd.database.session import Link
+    from dataflowd.model.attempt import Attempt
 
 EVERY_SECONDS = 1.0
+TOLD_AFTER_SECONDS = EVERY_SECONDS / 2
 MEASURED_AT_ONCE = 1000
 
+Fact = TypeVar("Fact")
+Started = tuple[float, dict[str, Any] | None]  # seconds that the code has run; what the host found before
+
 _log = log.logger(__name__)
+
+
+@dataclass(eq=False)
+class Watch:
+    begun: list[tuple[int, float]] = field(default_factory=list)  # attempts, and seconds from claim to start
+    wake: Wake = field(default_factory=Wake)  # attempts were cancelled
+
+    def measure(self, attempt: int, seconds: float) -> None:
+        """Notes a started attempt, whose time of waiting the service will ask for."""
+        self.begun.append((attempt, seconds))
 
 
 async def run(state: State) -> None:
     asked = time.monotonic()
     while True:
-        was_told = await state.cancel.wait(EVERY_SECONDS)
-        state.cancel.clear()
+        was_told = await state.watch.wake.wait(EVERY_SECONDS)
+        state.watch.wake.clear()
         try:
-            await _tell_waiting(state)
-            await _tell_started(state)
+            await _tell(state, _waiting(state), calls.waits, _note_waiting)
+            await _tell(state, _started(state), _send_started, _note_started)
             await _measure_waiting(state)
             if was_told or time.monotonic() - asked > state.poll_seconds:
                 await _stop_cancelled(state)
                 asked = time.monotonic()
         except (psycopg.Error, LostLinkError):
-            # Whoever keeps the link says what is wrong with it.
+            # The service that opens the link again logs the error.
             if was_told:
-                state.cancel.set()
-            await state.shutdown.wait(EVERY_SECONDS)
+                state.watch.wake.set()
+            await state.ending.begun.wait(EVERY_SECONDS)
 
 
 async def _stop_cancelled(state: State) -> None:
-    numbers = [number for number, running in state.running.items() if not running.ended]
+    numbers = [number for number, running in state.attempts.running.items() if not running.ended]
     if not numbers:
         return
     for number in await calls.cancelled(state.link, state.claims, numbers):
-        running = state.running.get(number)
+        running = state.attempts.running.get(number)
         if running is not None and not running.ended:
             _log.info(
                 "attempt.cancelled", job=running.attempt.jobid, dataid=running.attempt.dataid, attempt=number
@@ -60,48 +84,64 @@ async def _stop_cancelled(state: State) -> None:
 
 
 async def _measure_waiting(state: State) -> None:
-    while state.begun:
-        chosen = state.begun[:MEASURED_AT_ONCE]
+    begun = state.watch.begun
+    while begun:
+        chosen = begun[:MEASURED_AT_ONCE]
         waited = await calls.waited(state.link, [attempt for attempt, _ in chosen])
-        del state.begun[: len(chosen)]
+        del begun[: len(chosen)]
         for attempt, started in chosen:
             if attempt in waited:
                 state.metrics.wait_seconds.observe(waited[attempt] + started)
 
 
-async def _tell_waiting(state: State) -> None:
-    now = time.monotonic()
-    changed = [
+async def _tell(
+    state: State,
+    facts: Sequence[tuple[Running, Fact]],
+    send: Callable[[Link, Sequence[tuple[Attempt, Fact]]], Awaitable[list[int]]],
+    note: Callable[[Running, Fact], None],
+) -> None:
+    """Sends facts about attempts, stops the attempts that are no longer ours, and notes that the facts were told."""
+    if not facts:
+        return
+    for number in await send(state.link, [(running.attempt, fact) for running, fact in facts]):
+        if number in state.attempts.running:
+            state.attempts.running[number].stop("it is no longer ours")
+    for running, fact in facts:
+        note(running, fact)
+
+
+def _waiting(state: State) -> list[tuple[Running, int | None]]:
+    """Attempts that began or stopped waiting for a Spark application, which the database does not know yet."""
+    latest = time.monotonic() - TOLD_AFTER_SECONDS
+    return [
         (running, running.waits)
-        for running in state.running.values()
-        if running.waits != running.waits_told
-        and not running.ended
-        and (running.waits is None or now - running.waits_since > EVERY_SECONDS / 2)
+        for running in state.attempts.running.values()
+        if not running.ended
+        and running.waits != running.waits_told
+        and (running.waits is None or running.waits_since < latest)
     ]
-    if not changed:
-        return
-    for number in await calls.waits(state.link, [(running.attempt, waits) for running, waits in changed]):
-        if number in state.running:
-            state.running[number].stop("it is no longer ours")
-    for running, waits in changed:
-        running.waits_told = waits
 
 
-async def _tell_started(state: State) -> None:
+def _note_waiting(running: Running, waits: int | None) -> None:
+    running.waits_told = waits
+
+
+def _started(state: State) -> list[tuple[Running, Started]]:
+    """Attempts whose code has run for a moment, which the database does not know yet."""
     now = time.monotonic()
-    begun = [
-        (running, now - running.started_at)
-        for running in state.running.values()
-        if not running.start_told
-        and not running.ended
+    return [
+        (running, (now - running.started_at, running.found))
+        for running in state.attempts.running.values()
+        if not running.ended
+        and not running.start_told
         and running.started_at is not None
-        and now - running.started_at > EVERY_SECONDS / 2
+        and now - running.started_at > TOLD_AFTER_SECONDS
     ]
-    if not begun:
-        return
-    told = [(running.attempt, seconds, running.found) for running, seconds in begun]
-    for number in await calls.started(state.link, told):
-        if number in state.running:
-            state.running[number].stop("it is no longer ours")
-    for running, _ in begun:
-        running.start_told = True
+
+
+async def _send_started(link: Link, facts: Sequence[tuple[Attempt, Started]]) -> list[int]:
+    return await calls.started(link, [(attempt, seconds, found) for attempt, (seconds, found) in facts])
+
+
+def _note_started(running: Running, _started: Started) -> None:
+    running.start_told = True

@@ -1,7 +1,8 @@
-"""Makes the periods of calendar datasets READY at the moment when they are due, and those that were missed at once.
+"""Makes the periods of calendar datasets READY at the moment when they are due, and periods that were missed at once.
 
-The database knows which are due and when the next one will be; several daemons may ask at once, and one does it. A
-calendar whose row somebody has locked is passed over. Its periods stay due, so the next look is a little later each time.
+The database knows which periods are due and when the next one will be. Several daemons may ask at the same time; one of
+them makes the periods READY. The database passes over a calendar whose row somebody has locked. Its periods stay due, so
+the service asks again, a little later each time.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ async def run(state: State) -> None:
         if periods:
             fruitless = 0
             _log.info("calendar.ticked", periods=periods)
-            state.work.set()
+            state.turns.wake.set()
             continue
         fruitless = fruitless + 1 if due is not None and due <= 0 else 0
-        # A calendar may be declared at any time, so the poll bounds the sleep.
+        # Somebody may declare a calendar at any time, so the service sleeps for one poll at most.
         poll = state.poll_seconds
         if fruitless:
             await anyio.sleep(backoff(fruitless, most=poll))
@@ -40,7 +41,7 @@ async def run(state: State) -> None:
 
 
 async def _turn(state: State) -> tuple[float | None, int]:
-    """Seconds until the next period is due (None: nobody knows), and how many were made READY."""
+    """Returns the seconds until the next period is due (None: unknown), and how many periods became READY."""
     try:
         due = await calls.next_tick(state.link)
         return due, await calls.tick(state.link) if due is not None and due <= 0 else 0

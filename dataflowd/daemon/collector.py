@@ -1,7 +1,7 @@
 """Removes what dead and superseded attempts left on this host's disks, once an interval: see dataflowd.storage.gc.
 
-Every daemon walks what its host can see; two on one host do no harm. The disk is slow and the loop must not wait for it,
-so that walking and removing go on in a thread, a batch at a time.
+Every daemon walks the directories that its host can see; two daemons on one host do no harm. Disks are slow, and the event
+loop must not wait for them. So a thread walks and removes, one batch at a time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _log = log.logger(__name__)
 async def run(state: State) -> None:
     while True:
         interval = state.settings.gc_interval
-        # An interval passes first: whoever restarts a daemon all day does not walk the disk all day.
+        # The interval comes first, so that a daemon which is restarted often does not walk the disk at each start.
         await anyio.sleep(interval or state.settings.poll)
-        if not interval or state.draining:
+        if not interval or state.ending.is_stopping:
             continue
         try:
             await collect(state)

@@ -1,11 +1,14 @@
 """Tells the database how attempts ended, many in one transaction.
 
-Results gather while the previous batch is being stored, so a busy daemon sends large batches and an idle one sends a
-result at once. For each the database answers: accepted; fenced, then the attempt was no longer ours and what it made is
-dropped; or busy, somebody has its rows locked, and it is offered again a little later. A batch that is refused as a
-whole is sent one by one, so that one bad result cannot hold back others. Only a result that can never be stored is told
-as a failure. Whatever else the server says (it is read-only, its disk is full, its schema is being upgraded), the result
-is kept and offered again, as it is while the connection is lost.
+Results gather while the database stores the previous batch, so a busy daemon sends large batches and an idle one sends
+each result at once. The database answers for each result:
+- accepted;
+- fenced: the attempt was no longer ours, and nobody will read what it made;
+- busy: another transaction has locked the attempt's rows. The finisher offers the result again a little later.
+If the database refuses a batch as a whole, the finisher sends its results one by one, so that one bad result cannot hold
+back the others. If the database can never store a result, the finisher reports the attempt as failed. After any other error
+(the server is read-only, its disk is full, its schema is being upgraded, the connection is lost) the finisher keeps the
+result and offers it again.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psycopg
 
+from dataflowd.daemon.wake import Wake
 from dataflowd.database import db
 from dataflowd.database.session import LostLinkError, backoff
 from dataflowd.host import log
@@ -25,50 +30,74 @@ from dataflowd.model.endings import failed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dataflowd.daemon.state import Offer, State
+    from dataflowd.daemon.state import State
     from dataflowd.database.calls import Verdict
     from dataflowd.model.attempt import Result
 
-BATCH = 256  # larger ones cost more for each result
+BATCH = 256  # in a larger batch each result costs more
 BUSY_SECONDS = 0.02
 BUSY_MOST_SECONDS = 2.0
 ERROR_MOST_SECONDS = 60.0
-# The state of the server, and not of the results, is at fault. These are over soon: a deadlock, a lock, a timeout.
+# Errors that say nothing about the results. These pass soon: a deadlock, a lock, a timeout.
 PASSING = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
     psycopg.errors.LockNotAvailable,
     psycopg.errors.QueryCanceled,
 )
-# These may last: connections, a read-only server, resources, an operator's intervention, the server's own disks.
+# These may last: connections, a read-only server, resources, an operator's intervention, the server's disks.
 LASTING_CLASSES = ("08", "25", "53", "57", "58")
 
 _log = log.logger(__name__)
 _level = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
+class Offer:
+    """A result that the database has not stored yet."""
+
+    result: Result
+    refusals: int = 0
+    due: float = 0.0  # monotonic: when the finisher sends it again
+    whole: bool = True  # False: the database refused the details, so that only the failure is told
+
+
+@dataclass(eq=False)
+class Results:
+    offers: list[Offer] = field(default_factory=list)
+    failed_runs: set[tuple[str, str]] = field(default_factory=set)  # runs whose last attempt failed
+    wake: Wake = field(default_factory=Wake)  # there are results to send
+
+
+def offer(state: State, result: Result) -> None:
+    """Hands a result to the finisher. From now on nothing stops the attempt: it has ended."""
+    state.attempts.end(result.attempt)
+    state.results.offers.append(Offer(result))
+    state.results.wake.set()
+
+
 async def run(state: State) -> None:
     size = BATCH
     while True:
-        state.results.clear()
+        state.results.wake.clear()
         now = time.monotonic()
-        batch = [offer for offer in state.offers if offer.due <= now][:size]
+        batch = [offer for offer in state.results.offers if offer.due <= now][:size]
         if not batch:
-            await state.results.wait(_until_due(state, now))
+            await state.results.wake.wait(_until_due(state, now))
             continue
         if not state.claims.link.is_up:
-            await state.results.wait(state.settings.poll)
+            await state.results.wake.wait(state.settings.poll)
             continue
         size = BATCH if await _tell(state, batch) else max(1, len(batch) // 4)
 
 
 def _until_due(state: State, now: float) -> float | None:
-    first = min((offer.due for offer in state.offers), default=None)
+    first = min((offer.due for offer in state.results.offers), default=None)
     return None if first is None else max(0.0, first - now)
 
 
 async def _tell(state: State, batch: Sequence[Offer]) -> bool:
-    """Stores a batch; False: it was too much at once, or the moment was bad."""
+    """Stores a batch. Returns False when the next batch should be smaller."""
     began = time.perf_counter()
     try:
         verdicts = await state.claims.finish([offer.result for offer in batch])
@@ -82,7 +111,7 @@ async def _tell(state: State, batch: Sequence[Offer]) -> bool:
 
 
 async def _not_taken(state: State, batch: Sequence[Offer], error: psycopg.Error) -> bool:
-    """The same as `_tell`."""
+    """Decides what happens to a batch that the database refused; returns the same as `_tell`."""
     is_passing = isinstance(error, PASSING)
     if is_passing or (error.sqlstate or "08").startswith(LASTING_CLASSES):
         _log.warning("finish.postponed", results=len(batch), error=db.said(error), sqlstate=error.sqlstate)
@@ -108,41 +137,40 @@ def _settle(state: State, batch: Sequence[Offer], verdicts: dict[int, Verdict]) 
             _postpone([offer], BUSY_MOST_SECONDS)
             continue
         settled.add(id(offer))
-        running = state.forget(offer.result.attempt)
+        running = state.attempts.forget(offer.result.attempt)
         if running is None:
             continue
         outcomes[running.attempt.jobid, offer.result.outcome if verdict == "accepted" else "FENCED"] += 1
         if verdict == "accepted":
             _remember(state, (running.attempt.jobid, running.attempt.dataid), offer.result)
-            state.told(running.attempt, offer.result)
-            _let_turn(state, running.attempt.dataid, offer.result)
+            state.assignment.told(running.attempt, offer.result)
+            _follow_fixed_paths(state, running.attempt.dataid, offer.result)
         _say(running.attempt.jobid, running.attempt.dataid, offer.result, verdict)
-    state.offers = [offer for offer in state.offers if id(offer) not in settled]
+    state.results.offers = [offer for offer in state.results.offers if id(offer) not in settled]
     state.metrics.ended(outcomes)
     if settled:
-        state.work.set()
+        state.turns.wake.set()
 
 
 def _remember(state: State, run_: tuple[str, str], result: Result) -> None:
-    """What `--once` reports: runs whose last attempt failed."""
+    """Keeps the runs whose last attempt failed: the exit status of `--once` depends on them."""
     if result.outcome == "FAILED":
-        state.failed_runs.add(run_)
+        state.results.failed_runs.add(run_)
     else:
-        state.failed_runs.discard(run_)
+        state.results.failed_runs.discard(run_)
 
 
-def _let_turn(state: State, dataid: str, result: Result) -> None:
+def _follow_fixed_paths(state: State, dataid: str, result: Result) -> None:
     for dataset in result.outputs:
-        if state.has_fixed_paths(dataset):
-            state.to_turn.add((dataset, dataid))
-            state.turn.set()
+        if state.assignment.has_fixed_paths(dataset):
+            state.paths.add(dataset, dataid)
 
 
 def _say(jobid: str, dataid: str, result: Result, verdict: Verdict) -> None:
-    """A failure is always told; an end that cost no process is told to those who debug."""
+    """Logs every failure as a warning, and an end that used no process only for those who debug."""
     is_worth_it = result.usage or result.outcome == "RETURNED"
     level = logging.WARNING if result.outcome == "FAILED" else logging.INFO if is_worth_it else logging.DEBUG
-    # Asked first, because an instant engine ends thousands a second.
+    # The level is asked for first, because an instant engine ends thousands of attempts a second.
     if not _level.isEnabledFor(level):
         return
     _log.log(
@@ -164,7 +192,7 @@ def _postpone(offers: Sequence[Offer], most: float) -> None:
 
 
 def _refused(offer: Offer, error: psycopg.Error) -> None:
-    """The database can never store this result: at least it is told that the attempt has failed."""
+    """The database can never store this result, so the finisher tells it only that the attempt has failed."""
     message = f"the result could not be stored: {db.said(error)}"
     _log.error("finish.refused", attempt=offer.result.attempt, error=message, sqlstate=error.sqlstate)
     if offer.whole:

@@ -1,19 +1,22 @@
-"""Turns fixed paths to what is published: see dataflowd.storage.fixed_path for why in this order.
+"""Turns fixed paths to the published directories. dataflowd.storage.fixed_path explains the order of the steps.
 
-The finisher says which chunks it has published; all of them are looked at when the daemon starts and once an interval,
-because whoever published may have died before it turned the path. What cannot be turned now is tried again later.
+The finisher names each chunk that it has published. When the daemon starts, and once an interval, the service looks at all
+fixed paths, because the daemon that published a chunk may have died before it turned the path. A path that cannot be turned
+now is tried again later.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
 import psycopg
 
+from dataflowd.daemon.wake import Wake
 from dataflowd.database import calls
 from dataflowd.database.session import LostLinkError
 from dataflowd.host import log
@@ -30,10 +33,21 @@ TURNED_AT_ONCE = 100_000
 _log = log.logger(__name__)
 
 
+@dataclass(eq=False)
+class Paths:
+    to_turn: set[tuple[str, str]] = field(default_factory=set)  # (dataset, dataid)
+    wake: Wake = field(default_factory=Wake)  # there are paths to turn
+
+    def add(self, dataset: str, dataid: str) -> None:
+        """A chunk of a dataset with fixed paths was published."""
+        self.to_turn.add((dataset, dataid))
+        self.wake.set()
+
+
 async def run(state: State) -> None:
     due = 0.0
     while True:
-        state.turn.clear()
+        state.paths.wake.clear()
         try:
             if time.monotonic() >= due:
                 await _look_at_all(state)
@@ -43,17 +57,17 @@ async def run(state: State) -> None:
             _log.info("path.postponed", error=str(error).strip() or "no answer")
             due = max(due, time.monotonic() + AGAIN_SECONDS)
         rest = max(0.0, due - time.monotonic())
-        await state.turn.wait(min(rest, AGAIN_SECONDS) if state.to_turn else rest)
+        await state.paths.wake.wait(min(rest, AGAIN_SECONDS) if state.paths.to_turn else rest)
 
 
 async def turn_all(state: State) -> None:
-    for dataset, dataid in sorted(state.to_turn):
+    for dataset, dataid in sorted(state.paths.to_turn):
         if await _turn(state, dataset, dataid):
-            state.to_turn.discard((dataset, dataid))
+            state.paths.to_turn.discard((dataset, dataid))
 
 
 async def _turn(state: State, dataset: str, dataid: str) -> bool:
-    """False: somebody else is at it, and it has to be looked at again."""
+    """Returns False when another process has locked the path: the path has to be looked at again."""
     if not DATAID.fullmatch(dataid):
         return True
     found = await calls.fixed_path(state.link, dataset, dataid)
@@ -64,14 +78,14 @@ async def _turn(state: State, dataset: str, dataid: str) -> bool:
         if held is None:
             return False
         try:
-            # What was current before the lock may be so no longer.
+            # Another attempt may have published the chunk before the lock was taken.
             current = await calls.fixed_path(state.link, dataset, dataid)
             if current is not None and _is_here(state, current):
                 await anyio.to_thread.run_sync(fixed_path.turn, current.location, dataid, current.current)
         finally:
             os.close(held)
     except (OSError, ValueError) as error:
-        # A directory may stand in the way; the next look at all paths says so again.
+        # A directory may stand in the way. The next look at all paths logs the error again.
         _log.error("path.failed", dataset=dataset, dataid=dataid, error=str(error))
     return True
 
@@ -81,10 +95,11 @@ async def _look_at_all(state: State) -> None:
     while page := await calls.fixed_paths(state.link, *after):
         here = [found for found in page if _is_here(state, found)]
         wrong = await anyio.to_thread.run_sync(_wrong, here)
-        state.to_turn.update(wrong)
+        state.paths.to_turn.update(wrong)
         last = page[-1].dataset, page[-1].dataid
-        if last <= after or len(state.to_turn) > TURNED_AT_ONCE:
-            return  # more than can be true, or than is turned soon: the next look goes on from there
+        if last <= after or len(state.paths.to_turn) > TURNED_AT_ONCE:
+            # The page is out of order, which only a wrong function returns; or there is enough to do. The next look goes on.
+            return
         after = last
 
 

@@ -1,14 +1,17 @@
-"""The daemon's HTTP: /health/live, /health/ready, /metrics. Read only, GET only, one request a connection.
+"""The daemon's HTTP server: /health/live, /health/ready, /metrics. Read only, GET only, one request a connection.
 
-Live: the event loop answers. Ready: the claiming session is connected and the listener too; a daemon on polling is ready
-and says so. It is bound to localhost unless the settings say otherwise.
+Live means that the event loop answers. Ready means that the claiming session and the listener are connected; a daemon whose
+notifications do not arrive is ready too, and says that it polls. The server is bound to localhost unless the settings say
+otherwise.
 
-Whoever reaches the port may open connections and say nothing, or one byte a second. So a connection has REQUEST_SECONDS
-from its accept to the last byte of the answer, and a few kilobytes. There are CONNECTIONS at most, fewer where the
-process may open few files: a new one takes the place of the oldest that has not said what it wants. When the
-process has no file left, one that is kept in reserve lets the waiting connections be accepted and closed, every silent
-one goes, and the accept loop rests: files are for sessions of the database and for jobs. All requests for metrics
-share one question to the database. A failure of this service is logged and it begins again: no work depends on it.
+A client may open connections and send nothing, or one byte a second. So:
+- A connection has REQUEST_SECONDS from its accept to the last byte of the answer, and may send REQUEST_BYTES.
+- There are at most CONNECTIONS, fewer where the process may open few files. A new connection takes the place of the oldest
+  one that has not sent its request.
+- When the process has no file left, the server closes its reserve file, accepts and closes the waiting connections, closes
+  every connection without a request, and rests: files are for sessions of the database and for jobs.
+- All requests for metrics share one call to the database.
+After a failure the server logs the error and begins again, because no work depends on it.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ import psycopg
 from anyio.abc import SocketAttribute
 
 from dataflowd import __version__
+from dataflowd.daemon.listener import ListenerState
 from dataflowd.database import calls
 from dataflowd.database.session import LostLinkError, backoff
 from dataflowd.host import log
@@ -46,11 +50,11 @@ CONNECTIONS = 32
 FILES_SHARE = 8  # connections are at most this part of the files that the process may open
 BACKLOG = 128
 DATABASE_SECONDS = 3.0
-METRICS_SECONDS = 1.0  # for so long what the database said is shown again
+METRICS_SECONDS = 1.0  # for so long an answer of the database is used again
 SAY_SECONDS = 60.0
 REST_MOST_SECONDS = 1.0
 NO_FILES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-# The client's fault, or the network's: the next one is accepted at once.
+# Faults of the client or of the network: the server accepts the next connection at once.
 BROKEN_OFF = {errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH}
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 JSON = "application/json"
@@ -69,7 +73,7 @@ _log = log.logger(__name__)
 
 
 async def run(state: State) -> None:
-    """Raises only at its start, for an address that cannot be had: then the settings are wrong."""
+    """Serves for ever. Raises InvalidSettingsError when it cannot listen at its start."""
     settings = state.settings
     try:
         listeners = await _listen(state)
@@ -85,7 +89,7 @@ async def run(state: State) -> None:
             listeners = listeners or await _listen(state)
             _log.info("http.listening", host=settings.http_host, port=settings.http_port)
             await Server(state).serve(listeners)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the daemon's work goes on
+        except Exception as error:  # noqa: BLE001 - the daemon's work goes on without its HTTP server
             failures = failures + 1 if time.monotonic() - began < SAY_SECONDS else 0
             _log.error("http.failed", error=f"{type(error).__name__}: {error}", note="it begins again")
         finally:
@@ -96,7 +100,7 @@ async def run(state: State) -> None:
 
 
 async def _listen(state: State) -> list[socket.socket]:
-    """A name may stand for several addresses."""
+    """One socket for each address that the host name stands for."""
     settings = state.settings
     made = await anyio.create_tcp_listener(
         local_host=settings.http_host, local_port=settings.http_port, backlog=BACKLOG, reuse_port=False
@@ -109,7 +113,7 @@ class Connection:
     socket: socket.socket
     scope: anyio.CancelScope
     ended: anyio.Event = field(default_factory=anyio.Event)
-    is_answered: bool = False  # it has said what it wants
+    is_answered: bool = False  # it has sent its request
 
 
 class Server:
@@ -118,13 +122,13 @@ class Server:
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = CONNECTIONS if files == resource.RLIM_INFINITY else files // FILES_SHARE
         self._most = max(1, min(CONNECTIONS, most))
-        self._open: dict[Connection, None] = {}  # the oldest first
+        self._open: dict[Connection, None] = {}  # an ordered set, the oldest connection first
         self._reserve: int | None = None
         self._said = -SAY_SECONDS
         self._metrics = Metrics(state)
 
     async def serve(self, listeners: Sequence[socket.socket]) -> None:
-        """Until it is cancelled, or raises."""
+        """Serves until it is cancelled, or raises."""
         try:
             async with anyio.create_task_group() as group:
                 for listener in listeners:
@@ -162,20 +166,20 @@ class Server:
             group.start_soon(self._serve, connection)
 
     async def _make_room(self) -> None:
-        """Whoever has said what it wants gets its answer, unless all have."""
+        """Ends the oldest connection without a request, or the oldest one if all have sent theirs."""
         silent = [connection for connection in self._open if not connection.is_answered]
         await _end((silent or list(self._open))[0])
         self._say("http.crowded", most=self._most)
 
     async def _shed(self, listener: socket.socket, error: OSError) -> None:
-        """Without a file nothing can be accepted, and what waits would wake the loop for ever."""
+        """Closes waiting and silent connections. Without a free file they would wake the accept loop for ever."""
         self._say("http.no_files", error=error.strerror, connections=len(self._open))
         for connection in [each for each in self._open if not each.is_answered]:
             await _end(connection)
         reserve, self._reserve = self._reserve, None
         if reserve is not None:
             os.close(reserve)
-            with suppress(OSError):  # none waits any more; or somebody was quicker, and has the file
+            with suppress(OSError):  # no connection waits any more, or another task has taken the file
                 for _ in range(BACKLOG):
                     accepted, _address = listener.accept()
                     accepted.close()
@@ -185,15 +189,15 @@ class Server:
         try:
             self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            self._reserve = None  # the next turn tries again
+            self._reserve = None  # the accept loop tries again
 
     async def _serve(self, connection: Connection) -> None:
         try:
             with connection.scope:
                 await self._answer(connection)
         except OSError:
-            pass  # it has gone
-        except Exception as error:  # noqa: BLE001 - one request has failed, and nothing else
+            pass  # the client has gone
+        except Exception as error:  # noqa: BLE001 - a failed request must not end the server
             self._say("http.request_failed", error=f"{type(error).__name__}: {error}"[:REQUEST_BYTES])
         finally:
             connection.socket.close()
@@ -207,7 +211,7 @@ class Server:
         connection.is_answered = True
         try:
             response = await self._respond(head)
-        except Exception as error:  # noqa: BLE001 - a database may say anything
+        except Exception as error:  # noqa: BLE001 - a database may answer anything
             self._say("http.request_failed", error=f"{type(error).__name__}: {error}"[:REQUEST_BYTES])
             response = 500, TEXT, b"the daemon's log says why\n"
         await asyncio.get_running_loop().sock_sendall(connection.socket, _message(response))
@@ -230,7 +234,7 @@ class Server:
         return 404, TEXT, b"there are /health/live, /health/ready and /metrics\n"
 
     def _say(self, event: str, **details: object) -> None:
-        """Now and then: whoever makes connections must not fill the log with them."""
+        """Logs at most once in SAY_SECONDS, so that clients cannot fill the log."""
         now = time.monotonic()
         if now - self._said >= SAY_SECONDS:
             self._said = now
@@ -238,7 +242,7 @@ class Server:
 
 
 class Metrics:
-    """What the database said a moment ago is said again: many who ask cost it no more than one."""
+    """Uses an answer of the database for METRICS_SECONDS, so that many scrapes cost no more than one."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -262,7 +266,7 @@ class Metrics:
 
 
 async def _head(connection: socket.socket) -> bytes | None:
-    """A request up to its empty line, or the first REQUEST_BYTES and more of one without; None: it went away before."""
+    """A request up to its empty line, cut off soon after REQUEST_BYTES. None: the client went away before."""
     loop, head = asyncio.get_running_loop(), b""
     while b"\r\n\r\n" not in head and len(head) <= REQUEST_BYTES:
         more = await loop.sock_recv(connection, REQUEST_BYTES)
@@ -273,7 +277,7 @@ async def _head(connection: socket.socket) -> bytes | None:
 
 
 async def _end(connection: Connection) -> None:
-    """Returns when its file is free."""
+    """Cancels the connection's task; returns when its file is closed."""
     connection.scope.cancel()
     await connection.ended.wait()
 
@@ -294,16 +298,18 @@ def _message(response: Response) -> bytes:
 def health(state: State) -> dict[str, object]:
     database_up = state.claims.link.is_up
     return {
-        "ready": database_up and state.listener != "connecting" and not state.draining,
+        "ready": database_up
+        and state.hearing.state is not ListenerState.CONNECTING
+        and not state.ending.is_stopping,
         "daemon": state.name,
         "version": __version__,
         "database": "up" if database_up else "down",
-        "listener": state.listener,
-        "running": len(state.running),
-        "limit": state.limit,
-        "paused": state.paused,
-        "draining": state.draining,
-        "lease_seconds": round(state.lease_proven - time.monotonic(), 1),
+        "listener": state.hearing.state,
+        "running": len(state.attempts.running),
+        "limit": state.limits.limit,
+        "paused": state.limits.paused,
+        "draining": state.ending.is_stopping,
+        "lease_seconds": round(state.lease.proven - time.monotonic(), 1),
     }
 
 

@@ -1,26 +1,32 @@
-"""Keeps the right to what was claimed, and takes over what others lost.
+"""Keeps this daemon's lease and locks, and rescues the runs of dead daemons.
 
-The claiming session is opened here and nowhere else. Its first act is `register`; after it was lost, `retake`: a new
-session takes the locks again, and the answer says which attempts are still ours. Those go on; every other is
-stopped; one that we know nothing of (the answer to its claim was lost) is given back. So is one of those that somebody
-has cancelled since: its run cannot be made again before we say that nothing of it runs. The lease is renewed three times
-as often as it ends. If no renewal was confirmed until shortly before its end, others may soon take our runs: all
-attempts are stopped, and given back when the database answers again.
-`rescue` returns the runs of dead daemons to the queue, on another session than ours, for a session's own locks do not
-keep it out. A daemon of this host whose process is dead need not be waited for. One that is frozen keeps its session and
-its locks; the database says when that has lasted too long, and its session is ended, if our role may.
+Only this service opens the claiming session.
+- The session begins with `register`.
+- After the session was lost, a new one calls `retake`: it takes the locks again, and the answer names the attempts that are
+  still ours. These go on. The service stops every other attempt. The answer may name an attempt that this daemon does not
+  know, because the answer to its claim was lost: the service gives it back. It also gives back those that somebody has
+  cancelled meanwhile, because a cancelled run cannot start again before its daemon has said that nothing of it runs.
+- The service renews the lease RENEWALS_PER_LEASE times in the length of one lease. If no renewal succeeded until shortly
+  before the lease ends, other daemons may soon take our runs: the service stops all attempts, and they are given back when
+  the database answers again.
+- `rescue` returns the runs of dead daemons to the queue. It uses the other session, because an advisory lock does not keep out
+  the session that holds it. The runs of a daemon on this host whose process is dead are rescued at once. A frozen daemon
+  keeps its session and its locks; the database says when this has lasted too long, and this service ends the
+  session, if our role may.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import anyio
 import psycopg
 
-from dataflowd.daemon import pool
+from dataflowd.daemon import finisher
+from dataflowd.daemon.wake import Wake
 from dataflowd.database import calls, db
 from dataflowd.database.session import LostLinkError, backoff
 from dataflowd.host import log, supervise
@@ -30,7 +36,7 @@ if TYPE_CHECKING:
     from dataflowd.daemon.state import State
 
 RENEWALS_PER_LEASE = 3
-MARGIN_SHARE = 1 / 6  # of the lease: what stopping the attempts may take
+MARGIN_SHARE = 1 / 6  # of the lease: the time that stopping the attempts may take
 RESCUE_SECONDS = 5.0
 FOLD_SECONDS = 20.0
 CLOCK_TOLERANCE_SECONDS = 5.0
@@ -39,8 +45,22 @@ STOPPED_POLL_SECONDS = 0.05
 _log = log.logger(__name__)
 
 
+@dataclass(eq=False)
+class Lease:
+    proven: float = 0.0  # monotonic: until then nobody else may take our runs
+    is_serving_told: bool = False  # the database knows which jobs this daemon starts
+    is_session_refused: bool = False  # the database takes another session for the one that claims
+    not_ended: set[int] = field(default_factory=set)  # sessions of frozen daemons that our role may not end
+    wake: Wake = field(default_factory=Wake)  # renew now, or connect again
+
+    def refuse_session(self) -> None:
+        """The database has refused a claim of our session: the service has to retake it."""
+        self.is_session_refused = True
+        self.wake.set()
+
+
 async def start(state: State) -> None:
-    """Before anything else: be the only daemon of this name, and leave nothing to dead ones of this host."""
+    """Registers this daemon as the only one of its name, and rescues the runs of dead daemons on this host."""
     await state.link.open()
     await expire_dead_neighbours(state)
     await state.claims.link.open()
@@ -72,8 +92,8 @@ async def end_frozen_sessions(state: State) -> None:
     for daemon, hostname, pid, session_pid, is_ended in await calls.end_frozen(state.link):
         if is_ended:
             _log.warning("session.ended", frozen=daemon, host=hostname, session=session_pid)
-        elif session_pid not in state.not_ended:
-            state.not_ended.add(session_pid)
+        elif session_pid not in state.lease.not_ended:
+            state.lease.not_ended.add(session_pid)
             _log.error(
                 "session.frozen",
                 frozen=daemon,
@@ -86,18 +106,18 @@ async def end_frozen_sessions(state: State) -> None:
 async def _renew(state: State) -> None:
     failures = 0
     while True:
-        state.lease.clear()
+        state.lease.wake.clear()
         try:
             if not state.claims.link.is_up:
                 await _restore(state)
-            elif state.is_session_refused:
-                # A backup that was restored, or a hand, has put another session in the daemon's row.
-                state.is_session_refused = False
+            elif state.lease.is_session_refused:
+                # A restored backup, or a person, has written another session into the daemon's row.
+                state.lease.is_session_refused = False
                 await _retake(state)
             else:
                 await _prolong(state)
             if failures:
-                _log.info("database.back", running=len(state.running))
+                _log.info("database.back", running=len(state.attempts.running))
             failures = 0
         except (psycopg.Error, LostLinkError, TimeoutError) as error:
             said = str(error).strip() or "no answer"
@@ -107,15 +127,15 @@ async def _renew(state: State) -> None:
             await anyio.sleep(backoff(failures, most=state.settings.lease / 10))
             failures += 1
             continue
-        await state.lease.wait(state.settings.lease / RENEWALS_PER_LEASE)
+        await state.lease.wake.wait(state.settings.lease / RENEWALS_PER_LEASE)
 
 
 def _tell_that_the_database_is_away(state: State, error: str) -> None:
     _log.error(
         "database.away",
         error=error,
-        running=len(state.running),
-        stands_for_seconds=max(0, round(state.lease_proven - time.monotonic())),
+        running=len(state.attempts.running),
+        stands_for_seconds=max(0, round(state.lease.proven - time.monotonic())),
         remedy="look after the server and the way to it: `dataflowctl doctor`; what runs goes on until the lease ends",
     )
 
@@ -123,17 +143,18 @@ def _tell_that_the_database_is_away(state: State, error: str) -> None:
 async def _prolong(state: State) -> None:
     asked = time.monotonic()
     if await state.claims.renew():
-        state.lease_proven = asked + state.settings.lease
-        if not state.is_serving_told:
+        state.lease.proven = asked + state.settings.lease
+        if not state.lease.is_serving_told:
             await tell_what_is_served(state)
     else:
         await _begin_again(state)
 
 
 async def tell_what_is_served(state: State) -> None:
-    """What could not be told now is told with the next renewal."""
-    await state.claims.serve(state.served, state.unserved())
-    state.is_serving_told = True
+    """If this raises, the next renewal tells the database again."""
+    state.lease.is_serving_told = False
+    await state.claims.serve(state.served, state.assignment.unserved())
+    state.lease.is_serving_told = True
 
 
 async def _restore(state: State) -> None:
@@ -141,7 +162,7 @@ async def _restore(state: State) -> None:
     try:
         await _retake(state)
     except (psycopg.Error, LostLinkError, TimeoutError):
-        # Half restored it would pass for a good one: its claims would be refused, and nothing would restore it.
+        # A session without its locks must not stay open: the database would refuse its claims, and nothing would retake them.
         await state.claims.link.close()
         raise
 
@@ -151,37 +172,37 @@ async def _retake(state: State) -> None:
     if not await state.claims.renew():
         await _begin_again(state)
         return
-    # Proven here: nobody may take our runs, also when what follows does not get through and is tried again.
-    state.lease_proven = asked + state.settings.lease
+    # The renewal counts at once, even if a later call fails and the whole is tried again.
+    state.lease.proven = asked + state.settings.lease
     await tell_what_is_served(state)
-    # A claim may go on as soon as there is a session: between this answer and the comparison nothing is awaited.
+    # The scheduler claims as soon as there is a session. So nothing is awaited between this answer and the comparison.
     retaken = {one.attempt.attempt: one for one in await state.claims.retake()}
-    for number, running in list(state.running.items()):
+    for number, running in list(state.attempts.running.items()):
         if number not in retaken:
             running.stop("its claim was lost with the connection")
         elif not retaken[number].is_live:
             running.stop("it was cancelled")
-    known = {*state.running, *(offer.result.attempt for offer in state.offers)}
+    known = {*state.attempts.running, *(offer.result.attempt for offer in state.results.offers)}
     unknown = [one.attempt for number, one in retaken.items() if number not in known]
     for attempt in unknown:
-        state.offer(returned(attempt, "the answer to its claim was lost with the connection"))
+        finisher.offer(state, returned(attempt, "the answer to its claim was lost with the connection"))
     live = sum(one.is_live for one in retaken.values())
     _log.info("lease.retaken", attempts=live, cancelled=len(retaken) - live, unknown=len(unknown))
-    state.work.set()
-    state.results.set()
-    state.cancel.set()
+    state.turns.wake.set()
+    state.results.wake.set()
+    state.watch.wake.set()
 
 
 async def _begin_again(state: State) -> None:
-    """Another process bears our name, or somebody stopped us: whatever we ran is no longer ours.
+    """Another process has taken our name, or a person has stopped this daemon: our attempts are no longer ours.
 
-    The old session keeps its locks until the last attempt has stopped, so that nobody starts a run beside it. If the
-    other process is alive, the name is its own, and this daemon ends.
+    The old session keeps its locks until the last attempt has stopped, so that nobody starts the same run beside it. If the
+    other process is alive, the database refuses to register us, and this daemon ends.
     """
-    _log.error("lease.lost", attempts=len(state.running))
-    pool.stop_all(state, "the daemon's lease was lost")
+    _log.error("lease.lost", attempts=len(state.attempts.running))
+    state.attempts.stop_all("the daemon's lease was lost")
     with anyio.move_on_after(state.settings.lease):
-        while any(not running.ended for running in state.running.values()):  # noqa: ASYNC110 - too rare for an event
+        while any(not running.ended for running in state.attempts.running.values()):  # noqa: ASYNC110 - too rare for an event
             await anyio.sleep(STOPPED_POLL_SECONDS)
     await state.claims.link.close()
     await state.claims.link.open()
@@ -191,27 +212,27 @@ async def _begin_again(state: State) -> None:
         if error.sqlstate == db.SQLSTATE_REFUSED:
             raise db.translate(error) from error
         raise
-    state.work.set()
-    state.results.set()
+    state.turns.wake.set()
+    state.results.wake.set()
 
 
 async def _register(state: State) -> None:
     asked = time.monotonic()
     settings = state.settings
     await state.claims.register(state.hostname, os.getpid(), settings.lease, settings.environment)
-    state.lease_proven = asked + settings.lease
+    state.lease.proven = asked + settings.lease
     await tell_what_is_served(state)
 
 
 async def _guard(state: State) -> None:
     while True:
-        left = state.lease_proven - state.settings.lease * MARGIN_SHARE - time.monotonic()
+        left = state.lease.proven - state.settings.lease * MARGIN_SHARE - time.monotonic()
         if left > 0:
             await anyio.sleep(left)
             continue
-        if state.running:
-            _log.error("lease.ending", attempts=len(state.running))
-        pool.stop_all(state, "the daemon could not prove its claim before its lease ended")
+        if state.attempts.running:
+            _log.error("lease.ending", attempts=len(state.attempts.running))
+        state.attempts.stop_all("the daemon could not prove its claim before its lease ended")
         await anyio.sleep(state.settings.lease / RENEWALS_PER_LEASE)
 
 

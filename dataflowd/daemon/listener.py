@@ -1,16 +1,19 @@
-"""Hears notifications on a connection of its own. A notification is a hint: it says look, never what to do.
+"""Hears notifications on a connection of its own. A notification is a hint: it wakes a service, which then looks.
 
-Channel `dataflow` carries `work`, `control` and `cancel`; each sets the flag of the service concerned. Whatever was said
-while nobody listened is made up for by setting all flags after every (re)connect. A socket may be half open, and a
-pooler may swallow LISTEN: every few seconds the listener notifies itself and expects to hear it. No answer at all
-within bounds means that the connection is dead, and another is made, with capped backoff; an answer but no echo means
-that notifications do not arrive here, and the daemon is on polling, which it says in its log and in /health. It says
-LISTEN again each time, for a pooler may have given it another session; the first echo ends the polling.
+The channel `dataflow` carries `work`, `control` and `cancel`; each wakes the service concerned. After every connect the
+listener wakes all three, because it may have missed notifications. A socket may be half open, and a pooler may swallow
+LISTEN. So the listener notifies itself every ECHO_EVERY_SECONDS:
+- No answer within ANSWER_SECONDS means that the connection is dead. The listener makes another one, with capped backoff.
+- An answer without the echo means that notifications do not arrive. The daemon relies on its poll, and says so in the log
+  and in /health. The listener repeats LISTEN each time, because a pooler may have given it another session. The first echo
+  ends this state.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import anyio
@@ -23,14 +26,25 @@ from dataflowd.host import log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dataflowd.daemon.state import ListenerState, State
+    from dataflowd.daemon.state import State
 
-# A dead socket is found within ECHO_EVERY + ANSWER seconds, which is less than the 15 that are promised.
+# The listener finds a dead socket within ECHO_EVERY + ANSWER seconds; the documentation promises 15.
 ECHO_EVERY_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
 ECHO = "echo "
 
 _log = log.logger(__name__)
+
+
+class ListenerState(StrEnum):
+    CONNECTING = "connecting"
+    LISTENING = "listening"
+    POLLING = "polling"
+
+
+@dataclass(eq=False)
+class Hearing:
+    state: ListenerState = ListenerState.CONNECTING
 
 
 async def run(state: State, address: Callable[[], str]) -> None:
@@ -48,12 +62,12 @@ async def run(state: State, address: Callable[[], str]) -> None:
                 connection.pgconn.finish()
                 await connection.close()
         except (psycopg.Error, TimeoutError) as error:
-            _say(state, "connecting", error=str(error).strip() or "no answer")
-            # What has cut this connection may have cut the others, which are idle and do not notice.
+            _say(state, ListenerState.CONNECTING, error=str(error).strip() or "no answer")
+            # The same fault may have cut the other connections, which are idle and do not notice it.
             state.claims.link.suspect()
             state.link.suspect()
-            state.lease.set()
-            state.control.set()
+            state.lease.wake.set()
+            state.limits.wake.set()
             await anyio.sleep(links.backoff(failures))
             failures += 1
 
@@ -73,7 +87,7 @@ async def _listen(state: State, connection: psycopg.AsyncConnection[links.Row]) 
                 else:
                     wake(state, notice.payload)
         if not heard:
-            _say(state, "polling", poll=state.settings.poll)
+            _say(state, ListenerState.POLLING, poll=state.settings.poll)
             await _ask_for_notices(connection)
 
 
@@ -83,32 +97,32 @@ async def _ask_for_notices(connection: psycopg.AsyncConnection[links.Row]) -> No
 
 
 def _hears(state: State) -> None:
-    if state.listener == "polling":
+    if state.hearing.state is ListenerState.POLLING:
         wake_all(state)
-    _say(state, "listening")
+    _say(state, ListenerState.LISTENING)
 
 
 def wake(state: State, payload: str) -> None:
     match payload:
         case "work":
-            state.work.set()
+            state.turns.wake.set()
         case "control":
-            state.control.set()
-            state.work.set()  # a job may have been resumed, which no limit of the daemon tells
+            state.limits.wake.set()
+            state.turns.wake.set()  # somebody may have resumed a job, which changes no limit of the daemon
         case "cancel":
-            state.cancel.set()
+            state.watch.wake.set()
 
 
 def wake_all(state: State) -> None:
-    for flag in (state.work, state.control, state.cancel):
-        flag.set()
+    for owned in (state.turns, state.limits, state.watch):
+        owned.wake.set()
 
 
 def _say(state: State, now: ListenerState, **details: object) -> None:
-    if state.listener == now:
+    if state.hearing.state is now:
         return
-    state.listener = now
-    if now == "listening":
+    state.hearing.state = now
+    if now is ListenerState.LISTENING:
         _log.info("listener.listening")
     else:
         _log.warning(f"listener.{now}", **details)

@@ -1,7 +1,7 @@
 """Counts and times for Prometheus, in a registry of this daemon's own.
 
-What the daemon does is counted as it happens; what the database knows (runs by state, the queue) is asked for when
-somebody scrapes, in one cheap call, and is missing from the answer while the database is.
+The daemon counts what it does when it does it. What the database knows (runs by state, the queue) it asks for at each
+scrape, in one cheap call. While the database does not answer, these metrics are missing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from dataflowd.daemon.listener import ListenerState
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
 CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 START_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
-LISTENER_STATES = ("listening", "polling", "connecting")
 RUN_STATES = ("ready", "running", "failed", "resubmit", "held")
 
 
@@ -83,13 +84,13 @@ class Metrics:
 
     def expose(self, state: State, now: float, jobs: Iterable[tuple[object, ...]]) -> bytes:
         """The text that Prometheus reads; `jobs` are the rows of the query daemon_status."""
-        self._running.set(len(state.running))
-        self._limit.set(state.limit)
-        self._paused.set(state.paused)
-        self._lease_left.set(state.lease_proven - now)
+        self._running.set(len(state.attempts.running))
+        self._limit.set(state.limits.limit)
+        self._paused.set(state.limits.paused)
+        self._lease_left.set(state.lease.proven - now)
         self._database.set(state.claims.link.is_up)
-        for name in LISTENER_STATES:
-            self._listener.labels(name).set(state.listener == name)
+        for each in ListenerState:
+            self._listener.labels(each.value).set(state.hearing.state is each)
         for gauge in (self._runs, self._queued, self._oldest):
             gauge.clear()
         for job, *counts, queued, _later, oldest in jobs:

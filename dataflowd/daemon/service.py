@@ -1,12 +1,12 @@
-"""The daemon: one task group of services around one state, from registration to farewell.
+"""The daemon: one task group of services, from registration to farewell.
 
-Every service is a module with `async def run`. None is expected to end; one that does, or raises, stops the daemon,
-which then says why and exits with that error's status. Attempts live in a task group around the services', so that
-they can end, or be stopped, while the services still tell the database.
+Every service is a module with `async def run`, and state.py lists what each of them owns. No service is expected to end: if
+one ends or raises, the daemon stops, logs why, and exits with the status of that error. Attempts run in a task group around
+that of the services, so that attempts can end, or be stopped, while the services still report to the database.
 
-Stopping: nothing more is claimed; attempts may end for `drain_timeout`; then they are stopped and given back, which
-spends no try; the last results are told; the daemon says farewell. A second signal skips the waiting. Whatever
-the database does, the end comes: what could not be told is rescued by others.
+Stopping: the daemon claims nothing more and waits for its attempts, at most for `drain_timeout`. Then it stops them and gives
+them back, which spends no try. It sends the last results and says farewell. A second signal ends the waiting. Every step is
+bounded in time, also without the database: other daemons rescue what this one could not report.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from dataflowd.daemon import (
     scheduler,
     systemd,
 )
+from dataflowd.daemon.ending import Ending
 from dataflowd.daemon.metrics import Metrics
-from dataflowd.daemon.state import State
+from dataflowd.daemon.state import Assignment, State
 from dataflowd.database import calls, db
 from dataflowd.database.session import Link, LostLinkError
 from dataflowd.engine import LookingEngine, SizedEngine, WarmEngine
@@ -44,127 +45,121 @@ from dataflowd.host import log
 from dataflowd.model.errors import EXIT, DatabaseUnreachableError, DataflowError, NotAllowedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from dataflowd.daemon.state import Wanted
+    from anyio.abc import TaskGroup
+
     from dataflowd.engine import Engine
-    from dataflowd.host.settings import Settings
-    from dataflowd.model.attempt import Attempt, Result
+    from dataflowd.host.settings import Current
 
-STATEMENT_SHARE = 1 / 4  # of the lease: a call that takes longer leaves no time to react
+STATEMENT_SHARE = 1 / 4  # of the lease: after a longer call there would be no time to react
 DRAIN_LEAST_SECONDS = 1.0
 DRAIN_SAY_SECONDS = 30.0
-STOP_SECONDS = 30.0  # for stopped attempts to be gone and told
+STOP_SECONDS = 30.0  # for attempts that were stopped to end, and for their results to be stored
 FAREWELL_SECONDS = 5.0
 SHOWN = 10
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# What the database or the outside was told at the start holds until a restart.
-FIXED = (
-    "dsn",
-    "data_dir",
-    "daemon_name",
-    "environment",
-    "engine",
-    "lease",
-    "statement_timeout",
-    "http_host",
-    "http_port",
-)
 
 _log = log.logger(__name__)
 
 
 class NameTakenError(NotAllowedError):
-    """Another daemon bears this name."""
+    """Another daemon has this name."""
 
 
-async def run(  # noqa: PLR0913 - all that one daemon is told
-    settings: Settings,
+async def run(
+    current: Current,
     engine: Engine,
+    assignment: Assignment | None = None,
     *,
-    once: bool = False,
-    patience: float = 0.0,
-    reload: Callable[[], Settings] | None = None,
-    serves: Callable[[], Sequence[str] | None] = lambda: None,
-    unserved: Callable[[], Mapping[str, str]] = dict,
-    has_fixed_paths: Callable[[str], bool] = lambda _dataset: False,
-    wanted: Wanted | None = None,
-    told: Callable[[Attempt, Result], None] | None = None,
+    reload: Callable[[], None] | None = None,
 ) -> int:
     """Runs until it is told to stop, or with `once` until nothing is ready; returns the exit status.
 
-    `patience`: for how many seconds in all `once` waits for retries that are due by then.
-    `serves` names the jobs whose code this host has; others are left to other hosts. None: any. `unserved` says of other jobs
-    of its flow files why it cannot run them, `has_fixed_paths` says it of a dataset. `wanted`: what a person wants to be run,
-    and nothing else; `told` then hears how it ended.
+    `reload` is called on SIGHUP: it reads flow files and settings again, and assigns to `current`.
     """
-    name = settings.effective_daemon_name
+    name = current.settings.effective_daemon_name
     with log.context(daemon=name):
-        state = _state(settings, name, engine, once=once)
-        state.serves, state.unserved, state.wanted, state.told = serves, unserved, wanted, told or state.told
-        state.has_fixed_paths = has_fixed_paths
-        state.patience = patience
+        state = assemble(current, name, engine, assignment or Assignment())
         try:
             await _register(state)
-            async with anyio.create_task_group() as state.tasks, anyio.create_task_group() as services:
-                # Before it says that it has started: who hears that may stop it at once.
+            async with anyio.create_task_group() as attempts, anyio.create_task_group() as services:
+                # The signals come before READY=1: whoever waits for it may stop the daemon at once.
                 with anyio.open_signal_receiver(*SIGNALS) as received:
                     services.start_soon(_watched, state, "signals", lambda: _signals(state, received, reload))
-                    await _serve(state, services)
+                    await _serve(state, services, attempts)
                     services.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 await _farewell(state)
-        if state.refusal is not None:
-            raise state.refusal
+        if state.ending.refusal is not None:
+            raise state.ending.refusal
         return _exit_status(state)
 
 
-def _state(settings: Settings, name: str, engine: Engine, *, once: bool) -> State:
+def assemble(current: Current, name: str, engine: Engine, assignment: Assignment) -> State:
+    """Constructs what the services own, the two links, and the state that holds them."""
+
     def address() -> str:
-        return db.dsn(settings, lambda line: _log.info("embedded.created", detail=line))
+        return db.dsn(current.settings, lambda line: _log.info("embedded.created", detail=line))
 
-    def claims_lost() -> None:
-        state.lease.set()
-
-    def link_lost() -> None:
-        state.control.set()
-
-    seconds = min(float(settings.statement_timeout), settings.lease * STATEMENT_SHARE)
-    claims = Link(settings, f"dataflowd {name}", seconds=seconds, address=address, on_lost=claims_lost)
+    settings = current.settings
+    limits, lease = control.Limits(), leases.Lease()
+    claims = Link(
+        current,
+        f"dataflowd {name}",
+        seconds=min(float(settings.statement_timeout), settings.lease * STATEMENT_SHARE),
+        address=address,
+        on_lost=lease.wake.set,
+    )
     link = Link(
-        settings,
+        current,
         f"dataflowd {name} services",
         seconds=settings.statement_timeout,
         address=address,
-        on_lost=link_lost,
+        on_lost=limits.wake.set,
     )
     state = State(
-        settings=settings,
         name=name,
         hostname=socket.gethostname(),
+        current=current,
+        assignment=assignment,
         engine=engine,
         claims=calls.Claims(claims, name),
         link=link,
         metrics=Metrics(),
-        once=once,
+        ending=Ending(),
+        attempts=pool.Attempts(),
+        watch=attempt_watch.Watch(),
+        results=finisher.Results(),
+        limits=limits,
+        lease=lease,
+        hearing=listener.Hearing(),
+        turns=scheduler.Turns(patience=assignment.patience),
+        paths=fixed_paths.Paths(),
     )
-    if isinstance(engine, WarmEngine):
-        engine.on_runner = lambda kind: state.metrics.runner_starts.labels(kind).inc()
-        engine.on_wait = state.wait
-    if isinstance(engine, LookingEngine):
-        engine.on_found = state.find
-    if isinstance(engine, SizedEngine):
-        engine.on_room = state.work.set
+    _hear_engine(state)
     return state
 
 
+def _hear_engine(state: State) -> None:
+    """Gives the engine its callbacks."""
+    engine = state.engine
+    if isinstance(engine, WarmEngine):
+        engine.on_runner = lambda kind: state.metrics.runner_starts.labels(kind).inc()
+        engine.on_wait = state.attempts.wait
+    if isinstance(engine, LookingEngine):
+        engine.on_found = state.attempts.find
+    if isinstance(engine, SizedEngine):
+        engine.on_room = state.turns.wake.set
+
+
 async def _register(state: State) -> None:
-    """The first contact may fail, and then says so at once: nothing runs yet that would have to be kept."""
+    """Registers and reads the limits. Raises if the database does not answer: nothing runs yet that has to be kept."""
     try:
         await leases.start(state)
         await control.read(state)
-        if state.once:
+        if state.assignment.once:
             while await calls.tick(state.link):
                 pass
     except (LostLinkError, TimeoutError) as error:
@@ -178,7 +173,7 @@ async def _register(state: State) -> None:
         raise found from error
 
 
-async def _serve(state: State, services: anyio.abc.TaskGroup) -> None:
+async def _serve(state: State, services: TaskGroup, attempts: TaskGroup) -> None:
     def address() -> str:
         return db.dsn(state.settings)
 
@@ -193,60 +188,61 @@ async def _serve(state: State, services: anyio.abc.TaskGroup) -> None:
     start("collector", lambda: collector.run(state))
     start("turner", lambda: fixed_paths.run(state))
     start("finisher", lambda: finisher.run(state))
-    start("scheduler", lambda: scheduler.run(state))
+    start("scheduler", lambda: scheduler.run(state, attempts))
     start("systemd", lambda: systemd.run(state))
-    if state.settings.http_port and not state.once:
+    if state.settings.http_port and not state.assignment.once:
         start("http", lambda: health.run(state))
-    _log.info("daemon.started", limit=state.limit, paused=state.paused)
+    _log.info("daemon.started", limit=state.limits.limit, paused=state.limits.paused)
     systemd.notify(READY=1, STATUS=systemd.status(state))
-    await state.shutdown.wait()
-    systemd.notify(STOPPING=1, STATUS=f"stopping: {state.shutdown_reason}")
-    _log.info("daemon.stopping", reason=state.shutdown_reason, running=len(state.running))
+    await state.ending.begun.wait()
+    reason = state.ending.reason
+    systemd.notify(STOPPING=1, STATUS=f"stopping: {reason}")
+    _log.info("daemon.stopping", reason=reason, running=len(state.attempts.running))
+    # Among the attempts, because a cancelled call would take the claiming session along.
+    attempts.start_soon(_tell_that_nothing_is_served, state)
     await _drain(state)
 
 
 async def _watched(state: State, name: str, service: Callable[[], Awaitable[None]]) -> None:
     try:
         await service()
-        raise RuntimeError(f"the service {name} has ended")  # noqa: TRY301 - an end is as bad as an error
-    except Exception as raised:  # noqa: BLE001 - whatever it is, the daemon stops in order
+        raise RuntimeError(f"the service {name} has ended")  # noqa: TRY301 - an end is handled as an error
+    except Exception as raised:  # noqa: BLE001 - the daemon stops in order after any error
         error = _first(raised)
         if isinstance(error, DataflowError):
             _log.error("service.died", service=name, error=error.message, remedy=error.remedy)
         else:
             _log.exception("service.died", service=name)
-        state.died = state.died or (name, error)
-        state.hurry.set()
-        state.stop(f"the service {name} died: {getattr(error, 'message', error)}")
+        state.ending.die(name, error)
 
 
 def _first(error: Exception) -> Exception:
-    """What went wrong first, of a service that is a task group itself."""
+    """The first error of a service that is a task group itself."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 async def _signals(
-    state: State, received: AsyncIterator[signal.Signals], reload: Callable[[], Settings] | None
+    state: State, received: AsyncIterator[signal.Signals], reload: Callable[[], None] | None
 ) -> None:
     async for number in received:
         if number == signal.SIGHUP:
             await _reload(state, reload)
-        elif state.shutdown.is_set():
-            _log.info("drain.hurried", signal=signal.Signals(number).name, running=len(state.running))
-            state.hurry.set()
+        elif state.ending.is_stopping:
+            running = len(state.attempts.running)
+            _log.info("drain.hurried", signal=signal.Signals(number).name, running=running)
+            state.ending.hurry()
         else:
-            state.stop(f"{signal.Signals(number).name} was received")
+            state.ending.stop(f"{signal.Signals(number).name} was received")
 
 
-async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
+async def _reload(state: State, reload: Callable[[], None] | None) -> None:
     systemd.notify_reloading()
     try:
         if reload is not None:
-            _adopt(state.settings, reload())
+            reload()
         await state.engine.reload()
-        state.is_serving_told = False
         await leases.tell_what_is_served(state)
         await state.claims.reloaded(state.served)
     except (LostLinkError, psycopg.Error, TimeoutError) as error:
@@ -265,38 +261,26 @@ async def _reload(state: State, reload: Callable[[], Settings] | None) -> None:
 
 
 def _told(error: DataflowError) -> list[tuple[str, str]]:
-    """What is wrong and what to do, a line of the log for each mistake of a flow file."""
+    """Errors with their remedies, one for each mistake in a flow file: each becomes a line of the log."""
     if isinstance(error, FlowMistakesError):
         return [(f"{error.path}:{each.line}: {each.what}", each.remedy) for each in error.mistakes]
     return [(error.message, error.remedy)]
 
 
-def _adopt(current: Settings, fresh: Settings) -> None:
-    """In place: services and engine look into the same settings."""
-    changed = [name for name in type(fresh).model_fields if getattr(fresh, name) != getattr(current, name)]
-    for name in changed:
-        if name not in FIXED:
-            setattr(current, name, getattr(fresh, name))
-    if fixed := [name for name in changed if name in FIXED]:
-        _log.warning("daemon.needs_restart", settings=fixed)
-
-
 async def _drain(state: State) -> None:
-    state.draining = True
-    state.tasks.start_soon(_tell_that_nothing_is_served, state)
-    # What a claim brings that is on its way has to be stopped and given back as well.
+    # A claim may be on its way. Its attempts have to be stopped and given back as well.
     with anyio.move_on_after(STOP_SECONDS):
-        while state.claiming:
-            state.emptied.clear()
-            await state.emptied.wait()
+        while state.turns.is_claiming:
+            state.attempts.emptied.clear()
+            await state.attempts.emptied.wait()
     with anyio.move_on_after(state.settings.drain_timeout):
         async with anyio.create_task_group() as group:
             group.start_soon(_say_what_is_left, state)
             await _until_empty_or_hurry(state)
             group.cancel_scope.cancel()
-    pool.stop_all(state, f"the daemon stopped: {state.shutdown_reason}")
-    # Without the finisher nothing can be told any more: others will find out.
-    if state.died is None or state.died[0] != "finisher":
+    state.attempts.stop_all(f"the daemon stopped: {state.ending.reason}")
+    # Without the finisher no result can be stored, and other daemons will rescue the runs.
+    if state.ending.died is None or state.ending.died[0] != "finisher":
         with anyio.move_on_after(STOP_SECONDS):
             await _until_empty(state)
     with anyio.move_on_after(FAREWELL_SECONDS), suppress(psycopg.Error, LostLinkError):
@@ -304,24 +288,25 @@ async def _drain(state: State) -> None:
 
 
 async def _tell_that_nothing_is_served(state: State) -> None:
-    """So that nobody who asks takes this daemon for one that would start a run."""
+    """Tells the database that this daemon starts no job any more, so that `why` does not count on it."""
     with suppress(psycopg.Error, LostLinkError, TimeoutError):
-        await state.claims.serve(state.served, state.unserved())
+        await state.claims.serve(state.served, state.assignment.unserved())
 
 
 async def _say_what_is_left(state: State) -> None:
-    """At once, when one has ended, and now and then: whoever waits for us wants to know for what."""
+    """Logs for which attempts the daemon waits: at once, after each end of an attempt, and every DRAIN_SAY_SECONDS."""
     deadline = time.monotonic() + state.settings.drain_timeout
-    while state.running:
-        state.freed.clear()
+    attempts = state.attempts
+    while attempts.running:
+        attempts.freed.clear()
         now = time.monotonic()
         _log.info(
             "drain.waiting",
-            running=len(state.running),
+            running=len(attempts.running),
             at_most_seconds=round(deadline - now),
             hint="a second SIGTERM or Ctrl-C stops them and gives them back",
         )
-        for running in list(state.running.values())[:SHOWN]:
+        for running in list(attempts.running.values())[:SHOWN]:
             _log.info(
                 "drain.attempt",
                 job=running.attempt.jobid,
@@ -331,14 +316,14 @@ async def _say_what_is_left(state: State) -> None:
                 seconds=round(now - running.claimed, 1),
             )
         await anyio.sleep(DRAIN_LEAST_SECONDS)
-        await state.freed.wait(DRAIN_SAY_SECONDS)
+        await attempts.freed.wait(DRAIN_SAY_SECONDS)
 
 
 async def _until_empty_or_hurry(state: State) -> None:
     async with anyio.create_task_group() as group:
 
         async def hurry() -> None:
-            await state.hurry.wait()
+            await state.ending.hurried.wait()
             group.cancel_scope.cancel()
 
         group.start_soon(hurry)
@@ -347,20 +332,20 @@ async def _until_empty_or_hurry(state: State) -> None:
 
 
 async def _until_empty(state: State) -> None:
-    while state.running or state.claiming:
-        state.emptied.clear()
-        await state.emptied.wait()
+    while state.attempts.running or state.turns.is_claiming:
+        state.attempts.emptied.clear()
+        await state.attempts.emptied.wait()
 
 
 async def _farewell(state: State) -> None:
-    """Nothing runs any more; what the database was not told, others will find out."""
-    pool.stop_all(state, "the daemon stopped")
+    """Closes the engine, tells the database that this daemon has stopped, and closes the links."""
+    state.attempts.stop_all("the daemon stopped")
     with anyio.move_on_after(STOP_SECONDS):
         await state.engine.close()
     with anyio.move_on_after(FAREWELL_SECONDS):
         try:
             if state.claims.incarnation != calls.NOBODY:
-                # A service that was cancelled in the middle of a call has taken the connection along.
+                # A service that was cancelled during a call has closed the connection.
                 await state.claims.link.open()
                 await state.claims.stop()
         except (psycopg.Error, LostLinkError, TimeoutError) as error:
@@ -368,11 +353,11 @@ async def _farewell(state: State) -> None:
     await state.claims.link.close()
     await state.link.close()
     if state.claims.incarnation != calls.NOBODY:
-        _log.info("daemon.stopped", reason=state.shutdown_reason, untold=len(state.running))
+        _log.info("daemon.stopped", reason=state.ending.reason, untold=len(state.attempts.running))
 
 
 def _exit_status(state: State) -> int:
-    if state.died is not None:
-        _, error = state.died
+    if state.ending.died is not None:
+        _, error = state.ending.died
         return error.exit_code if isinstance(error, DataflowError) else EXIT["INTERNAL"]
-    return EXIT["FAILED"] if state.once and state.failed_runs else EXIT["OK"]
+    return EXIT["FAILED"] if state.assignment.once and state.results.failed_runs else EXIT["OK"]

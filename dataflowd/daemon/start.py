@@ -1,4 +1,4 @@
-"""From the command line to a running daemon: settings, flows, engine, the schema's version, then the event loop."""
+"""Starts a daemon from the command line: reads settings and flows, checks the schema, creates the engine, runs the loop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import anyio
 from pydantic import ValidationError
 
 from dataflowd import daemon
+from dataflowd.daemon.state import Assignment
 from dataflowd.database import db, migrate
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.noop import NoopEngine
@@ -18,6 +19,7 @@ from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.compose import as_parameters, versions
 from dataflowd.flow.loaded import Declared
 from dataflowd.host import log, private, runner_user, settings
+from dataflowd.host.settings import Current
 from dataflowd.model.errors import InvalidValueError, NotAllowedError
 
 if TYPE_CHECKING:
@@ -35,35 +37,44 @@ FOREGROUND_MOST = 100
 
 def serve(config: Path | None, given: Mapping[str, str], *, once: bool, patience: float) -> int:
     """Runs the daemon in the foreground; returns its exit status."""
-    # The watchdog ends a hanging daemon with SIGABRT: then it says where it hangs.
+    # systemd's watchdog ends a hanging daemon with SIGABRT. The handler then prints where the daemon hangs.
     faulthandler.enable()
-    current = _settings(config, given)
-    log.configure(current)
-    runner_user.require(current)
-    declared = Declared(current)
-    _check_schema(current)
+    begun_with = _settings(config, given)
+    log.configure(begun_with)
+    runner_user.require(begun_with)
+    current = Current(begun_with)
+    declared = Declared(begun_with)
+    _check_schema(begun_with)
 
-    def reload() -> Settings:
-        fresh = _settings(config, given)
+    def reload() -> None:
+        fresh, waiting = settings.reloaded(current.settings, _settings(config, given))
         declared.load(fresh)
         log.configure(fresh)
+        current.settings = fresh
         _tell_left_out(declared)
-        return fresh
+        if waiting:
+            log.logger(__name__).warning("daemon.needs_restart", settings=waiting)
 
     def serves() -> list[str] | None:
-        return None if current.engine == "noop" else declared.jobs(commands_only=current.engine == "process")
+        kind = begun_with.engine
+        return None if kind == "noop" else declared.jobs(commands_only=kind == "process")
 
     _tell_left_out(declared)
     if serves() == []:
         log.logger(__name__).warning(
             "daemon.serves_nothing", remedy="name flow files in DATAFLOW_FLOWS, and reload"
         )
-    if current.engine != "noop":
-        _tell_versions(current, declared)
+    if begun_with.engine != "noop":
+        _tell_versions(begun_with, declared)
     engine = create(current, declared)
-    run = partial(daemon.run, current, engine, once=once, patience=patience, reload=reload)
-    told = partial(run, serves=serves, unserved=declared.unserved, has_fixed_paths=declared.has_fixed_paths)
-    return anyio.run(told)
+    assignment = Assignment(
+        once=once,
+        patience=patience,
+        serves=serves,
+        unserved=declared.unserved,
+        has_fixed_paths=declared.has_fixed_paths,
+    )
+    return anyio.run(partial(daemon.run, current, engine, assignment, reload=reload))
 
 
 def _tell_left_out(declared: Declared) -> None:
@@ -80,41 +91,39 @@ def _tell_left_out(declared: Declared) -> None:
 
 
 def run_wanted(
-    current: Settings,
+    chosen: Settings,
     declared: Declared,
     wanted: Wanted,
     told: Callable[[Attempt, Result], None],
     echo: Echo,
 ) -> None:
-    """Runs what a person wants, here and now, as a daemon of its own that does nothing else."""
-    log.configure(current)
-    runner_user.require(current)
-    _check_schema(current)
+    """Runs what a person wants, in a daemon of its own in this process, which then ends."""
+    assignment = Assignment(
+        once=True,
+        wanted=wanted,
+        told=told,
+        serves=lambda: [wanted.jobid],
+        has_fixed_paths=declared.has_fixed_paths,
+    )
+    log.configure(chosen)
+    runner_user.require(chosen)
+    _check_schema(chosen)
     for number in range(1, FOREGROUND_MOST):
-        # A name is one process's at a time, and there may be others at it: the first that is free.
-        mine = current.model_copy(update={"daemon_name": f"{current.effective_daemon_name[:50]}-run{number}"})
+        # Only one process may have a name. Other people may run jobs here too, so this takes the first free name.
+        name = f"{chosen.effective_daemon_name[:50]}-run{number}"
+        mine = Current(chosen.model_copy(update={"daemon_name": name}))
         engine = create(mine, declared, echo)
-        run = partial(
-            daemon.run,
-            mine,
-            engine,
-            once=True,
-            serves=lambda: [wanted.jobid],
-            has_fixed_paths=declared.has_fixed_paths,
-            wanted=wanted,
-            told=told,
-        )
         try:
-            anyio.run(run)
+            anyio.run(partial(daemon.run, mine, engine, assignment))
         except daemon.NameTakenError:
             continue
         return
     raise NotAllowedError(f"{FOREGROUND_MOST} runs are in the foreground already", "wait for some of them")
 
 
-def create(current: Settings, declared: Declared, echo: Echo | None = None) -> Engine:
-    private.passage(current.data_dir)
-    match current.engine:
+def create(current: Current, declared: Declared, echo: Echo | None = None) -> Engine:
+    private.make_passage(current.settings.data_dir)
+    match current.settings.engine:
         case "noop":
             return NoopEngine()
         case "process":
@@ -126,29 +135,27 @@ def create(current: Settings, declared: Declared, echo: Echo | None = None) -> E
 
 
 def _settings(config: Path | None, given: Mapping[str, str]) -> Settings:
-    """What the command line gives outranks everything."""
-    current = settings.load(config).settings
-    try:
-        for name, value in given.items():
-            settings.Settings.__pydantic_validator__.validate_assignment(current, name, value)
-    except ValidationError as error:
-        wrong = "; ".join(  # --name is the setting daemon_name
-            f"--{str(item['loc'][0]).removeprefix('daemon_')} {item['input']}: {item['msg']}"
-            for item in error.errors(include_url=False)
-        )
-        raise InvalidValueError(wrong, "run `dataflowd run --help`") from None
-    return current
+    """The settings of files and environment. What the command line gives replaces them."""
+    found = settings.load(config).settings
+    for name, value in given.items():
+        try:
+            found = settings.replaced(found, name, value)
+        except ValidationError as error:
+            option = name.removeprefix("daemon_")  # --name is the setting daemon_name
+            wrong = "; ".join(item["msg"] for item in error.errors(include_url=False))
+            raise InvalidValueError(f"--{option} {value}: {wrong}", "run `dataflowd run --help`") from None
+    return found
 
 
 def _tell_versions(current: Settings, declared: Declared) -> None:
-    """Also of jobs that have nothing to do: `chunks --stale` knows from now on what their old code made."""
+    """Tells the database the code version of every job, so that `chunks --stale` lists what older code made."""
     with db.connect(current, "dataflowd") as connection:
         for flow in declared.flows.values():
             connection.execute(db.query("code_versions"), as_parameters(versions(flow)))
 
 
 def _check_schema(current: Settings) -> None:
-    """A newer schema that still serves this release will do: the host is upgraded when its turn comes."""
+    """Refuses a schema that this release cannot use. Accepts a newer one that still serves this release, with a warning."""
     with db.connect(current, "dataflowd") as connection:
         found = migrate.require(connection)
     if not found.is_current:

@@ -1,194 +1,106 @@
-"""What the services of one daemon share. They talk through it and through nothing else.
+"""What one daemon consists of: parts that never change, and one object for each service.
 
-Only the event loop's thread touches it, and nothing here awaits: between two awaits of a service the state is
-consistent. `running` holds every attempt that the database counts as ours, from the claim until finish has accepted
-it or said that it is fenced; its length is what the limit bounds.
+A service owns its object: the service alone writes its fields. Other services read them, set the wakes, and call the
+object's methods to ask for a change. Everything is constructed whole in service.py and only the event loop's thread
+touches it. No method here awaits, so the objects agree with each other whenever a service awaits.
 """
 
 from __future__ import annotations
 
 import random
-import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-from dataflowd.daemon.wake import Wake
-from dataflowd.engine import SizedEngine
-from dataflowd.storage import evidence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    import anyio
-    from anyio.abc import TaskGroup
-
+    from dataflowd.daemon.attempt_watch import Watch
+    from dataflowd.daemon.control import Limits
+    from dataflowd.daemon.ending import Ending
+    from dataflowd.daemon.finisher import Results
+    from dataflowd.daemon.fixed_paths import Paths
+    from dataflowd.daemon.leases import Lease
+    from dataflowd.daemon.listener import Hearing
     from dataflowd.daemon.metrics import Metrics
+    from dataflowd.daemon.pool import Attempts
+    from dataflowd.daemon.scheduler import Turns
     from dataflowd.database.calls import Claims
     from dataflowd.database.session import Link
     from dataflowd.engine import Engine
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
     from dataflowd.model.attempt import Attempt, Result
-    from dataflowd.model.errors import DataflowError
 
-ListenerState = Literal["connecting", "listening", "polling"]
 JITTER = 0.2
 
 
-@dataclass(slots=True, eq=False)
-class Running:
-    attempt: Attempt
-    scope: anyio.CancelScope | None = None
-    claimed: float = field(default_factory=time.monotonic)
-    started: str | None = None
-    started_at: float | None = None
-    start_told: bool = False
-    found: dict[str, Any] | None = None  # before the job's code began; see dataflowd.storage.evidence
-    waits: int | None = None  # for one of so many Spark applications
-    waits_since: float = 0.0
-    waits_told: int | None = None
-    stop_reason: str | None = None
-    ended: bool = False  # its result is on its way to the database
+class Which(Enum):
+    """Which runs of a job a person wants."""
 
-    def stop(self, reason: str) -> None:
-        """Cancels its task; once is enough, and an ended attempt needs none."""
-        if not self.ended and self.stop_reason is None:
-            self.stop_reason = reason
-            if self.scope is not None:
-                self.scope.cancel()
-
-
-@dataclass(slots=True, eq=False)
-class Offer:
-    """A result that the database has not taken yet."""
-
-    result: Result
-    refusals: int = 0
-    due: float = 0.0
-    whole: bool = True  # False: its details were refused, only the failure is told
+    NEXT = "the next one that is ready"
+    EVERY = "all that are ready"
+    NEW = "a new run of a job without inputs"
+    NAMED = "the run of a dataid, if it may run"
+    FORCED = "the run of a dataid, although it may not run"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a person wants to be run, in the place of all that is ready."""
+    """What a person wants the daemon to run. The daemon then runs nothing else."""
 
     jobid: str
-    dataid: str | None = None  # None: the next
-    forced: bool = False
-    every: bool = False  # not one run, but all that are ready
-    is_new: bool = False  # of a job without inputs: a run that nobody has asked for yet
+    which: Which
+    dataid: str = ""  # of NAMED and FORCED
+    reason: str | None = None  # of FORCED: why it is forced; history keeps it
 
 
-@dataclass(eq=False)
-class State:
-    settings: Settings
-    name: str
-    hostname: str
-    engine: Engine
-    claims: Claims
-    link: Link
-    metrics: Metrics
-    once: bool = False
+@dataclass(frozen=True)
+class Assignment:
+    """What the daemon was started to do."""
+
+    once: bool = False  # stop when nothing is ready
+    patience: float = 0.0  # seconds in all that `once` waits for retries
     wanted: Wanted | None = None
-    told: Callable[[Attempt, Result], None] = lambda _attempt, _result: None  # hears of every accepted result
-    serves: Callable[[], Sequence[str] | None] = lambda: (
+    told: Callable[[Attempt, Result], None] = lambda _attempt, _result: (
         None
-    )  # the jobs that this host has the code of; None: any
-    # Other jobs of its flow files, and why it cannot run them.
+    )  # called for each accepted result
+    # The jobs whose code this host has. None: any job.
+    serves: Callable[[], Sequence[str] | None] = lambda: None
+    # The other jobs of this host's flow files, each with the reason why the host cannot run it.
     unserved: Callable[[], Mapping[str, str]] = dict
     has_fixed_paths: Callable[[str], bool] = lambda _dataset: False
-    tasks: TaskGroup = field(init=False)
 
-    running: dict[int, Running] = field(default_factory=dict)
-    offers: list[Offer] = field(default_factory=list)
-    begun: list[tuple[int, float]] = field(default_factory=list)  # attempts, and seconds from claim to code
-    failed_runs: set[tuple[str, str]] = field(default_factory=set)
 
-    limit: int = 0
-    paused: bool = False
-    draining: bool = False
-    listener: ListenerState = "connecting"
-    is_serving_told: bool = False  # whether the database knows which jobs this daemon starts
-    lease_proven: float = 0.0  # until when (monotonic) the claims stand without asking
-    turns: int = 0
-    claimed: int = 0
-    claiming: bool = False  # a claim is on its way: what it brings is not in `running` yet
-    not_ended: set[int] = field(default_factory=set)  # sessions of frozen daemons that this role may not end
-    is_session_refused: bool = False  # the database takes another session for the one that claims
-    refusal: DataflowError | None = None  # why the database does not do what is wanted
-    queued: int = 0
-    patience: float = 0.0  # seconds that --once may still wait for retries
-    idle_since: float | None = None  # since when it does
+@dataclass(frozen=True, eq=False)
+class State:
+    name: str
+    hostname: str
+    current: Current
+    assignment: Assignment
+    engine: Engine
+    claims: Claims  # the session that claims
+    link: Link  # the session for every other call
+    metrics: Metrics
 
-    to_turn: set[tuple[str, str]] = field(default_factory=set)  # (dataset, dataid): published at a fixed path
-    turn: Wake = field(default_factory=Wake)  # turner: fixed paths have to follow what was published
-    work: Wake = field(default_factory=Wake)  # scheduler: look for work
-    results: Wake = field(default_factory=Wake)  # finisher: results to tell
-    control: Wake = field(default_factory=Wake)  # control: limits changed
-    cancel: Wake = field(default_factory=Wake)  # oversight: attempts were cancelled
-    lease: Wake = field(default_factory=Wake)  # leases: renew, or connect again
-    turned: Wake = field(default_factory=Wake)  # watchdog: the scheduler has made a turn
-    freed: Wake = field(default_factory=Wake)  # drain: an attempt has ended
-    emptied: Wake = field(default_factory=Wake)  # drain: nothing runs any more
-    shutdown: Wake = field(default_factory=Wake)  # service: stop the daemon
-    hurry: Wake = field(default_factory=Wake)  # service: stop without waiting for attempts
-    shutdown_reason: str = ""
-    died: tuple[str, Exception] | None = None
+    ending: Ending  # owned by service.py
+    attempts: Attempts  # owned by pool.py
+    watch: Watch  # owned by attempt_watch.py
+    results: Results  # owned by finisher.py
+    limits: Limits  # owned by control.py
+    lease: Lease  # owned by leases.py
+    hearing: Hearing  # owned by listener.py
+    turns: Turns  # owned by scheduler.py
+    paths: Paths  # owned by fixed_paths.py
+
+    @property
+    def settings(self) -> Settings:
+        return self.current.settings
 
     @property
     def served(self) -> Sequence[str] | None:
-        """What the database is told that this daemon starts: nothing more, once it is stopping."""
-        return () if self.draining else self.serves()
-
-    @property
-    def places(self) -> int:
-        return 0 if self.paused or self.draining or self.is_sated else max(0, self.limit - len(self.running))
-
-    def scarce(self) -> tuple[frozenset[str], int]:
-        """Jobs whose attempts need a process of the engine's, and how many more of them would find one soon."""
-        if not isinstance(self.engine, SizedEngine):
-            return frozenset(), 0
-        room = self.engine.room()
-        needy = room.jobs | room.likes
-        taken = sum(not each.ended and each.attempt.jobid in needy for each in self.running.values())
-        return room.jobs, max(0, room.attempts - taken)
-
-    @property
-    def is_sated(self) -> bool:
-        """A person who wants one run has got it."""
-        return self.wanted is not None and not self.wanted.every and self.claimed > 0
+        """The jobs that this daemon starts, as the database is told. A stopping daemon starts none."""
+        return () if self.ending.is_stopping else self.assignment.serves()
 
     @property
     def poll_seconds(self) -> float:
         return self.settings.poll * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
-
-    def wait(self, attempt: int, applications: int | None) -> None:
-        """The engine says that an attempt waits for a Spark application, or (None) that it waits no longer."""
-        running = self.running.get(attempt)
-        if running is not None and running.waits != applications:
-            running.waits, running.waits_since = applications, time.monotonic()
-
-    def find(self, attempt: int, found: dict[str, Any]) -> None:
-        """The engine says what was found before the job's code begins; the first word counts."""
-        running = self.running.get(attempt)
-        if running is not None and running.found is None:
-            running.found = evidence.bounded(found)
-
-    def offer(self, result: Result) -> None:
-        running = self.running.get(result.attempt)
-        if running is not None:
-            running.ended = True
-        self.offers.append(Offer(result))
-        self.results.set()
-
-    def forget(self, attempt: int) -> Running | None:
-        """The database has ended the attempt: its place is free."""
-        running = self.running.pop(attempt, None)
-        self.freed.set()
-        if not self.running:
-            self.emptied.set()
-        return running
-
-    def stop(self, reason: str) -> None:
-        if not self.shutdown.is_set():
-            self.shutdown_reason = reason
-            self.shutdown.set()

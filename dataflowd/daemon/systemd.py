@@ -1,7 +1,7 @@
-"""Speaks with systemd: ready, reloading, stopping, status, and alive. Without systemd all of it is silent.
+"""Tells systemd that the daemon is ready, reloads, stops, what it does, and that it is alive. Does nothing without systemd.
 
-The watchdog is not fed by a timer. Each time the scheduler is woken and asked for a turn, and only a turn that was made
-feeds it: a loop that hangs, or a database call that does not return, is a reason to be restarted.
+No timer feeds the watchdog. The service wakes the scheduler, and feeds the watchdog when the scheduler has made a turn. So
+systemd restarts a daemon whose event loop hangs, or whose database call does not return.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ NANOSECONDS_PER_MICROSECOND = 1000
 
 
 def notify(**fields: str | int) -> None:
-    """sd_notify(3) in a few lines."""
+    """Sends what sd_notify(3) sends."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
     message = "\n".join(f"{name}={value}" for name, value in fields.items())
-    # Nobody has to listen: a manager that went away is no reason to stop.
+    # A service manager that is gone is no reason to stop.
     with (
         suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to_manager,
@@ -43,7 +43,7 @@ def notify_reloading() -> None:
 
 
 def watchdog_seconds() -> float | None:
-    """How often systemd wants to hear of us; None: it does not watch this process."""
+    """Within how many seconds systemd expects a sign of life. None: it does not watch this process."""
     if os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     microseconds = os.environ.get("WATCHDOG_USEC", "")
@@ -51,8 +51,9 @@ def watchdog_seconds() -> float | None:
 
 
 def status(state: State) -> str:
-    doing = "draining, " if state.draining else "paused, " if state.paused else ""
-    return f"{doing}running {len(state.running)} of {state.limit}, queued {state.queued}, {state.listener}"
+    limits, running = state.limits, len(state.attempts.running)
+    doing = "draining, " if state.ending.is_stopping else "paused, " if limits.paused else ""
+    return f"{doing}running {running} of {limits.limit}, queued {limits.queued}, {state.hearing.state}"
 
 
 async def run(state: State) -> None:
@@ -71,10 +72,10 @@ async def _report(state: State) -> None:
 
 async def _feed(state: State, seconds: float) -> None:
     while True:
-        turns = state.turns
-        while state.turns == turns:
-            state.turned.clear()
-            state.work.set()
-            await state.turned.wait()
+        made = state.turns.made
+        while state.turns.made == made:
+            state.turns.ended.clear()
+            state.turns.wake.set()
+            await state.turns.ended.wait()
         notify(WATCHDOG=1)
         await anyio.sleep(seconds)

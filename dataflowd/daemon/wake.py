@@ -1,6 +1,6 @@
-"""A flag that wakes one task: set by anybody, cleared by the task before it looks.
+"""A flag that wakes one task. Any task sets the flag; the woken task clears it, and then looks for work.
 
-Clearing before looking is what makes it safe: whatever is set during the look causes another one.
+The task clears the flag before it looks. So a flag that is set during the look causes another look, and none is missed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Wake:
         return self._event.is_set()
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Returns when it is set, or after so many seconds; whether it was set."""
+        """Waits until the flag is set, at most for so many seconds; returns whether it is set."""
         with anyio.move_on_after(seconds):
             await self._event.wait()
         return self._event.is_set()

@@ -33,8 +33,8 @@ Verdict = Literal["accepted", "fenced", "busy"]
 @dataclass(frozen=True)
 class Look:
     queued: int
-    later: int  # of these, how many wait for their retry
-    due: float | None  # seconds until the first of these
+    later: int  # how many of the queued runs wait for their retry
+    due: float | None  # seconds until the first retry
     recheck: bool
 
     @property
@@ -60,15 +60,15 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Retaken:
-    """An attempt whose run this session has locked, with as much of it as is needed to give it back."""
+    """An attempt whose run this session has locked again after a reconnect."""
 
     attempt: Attempt
-    is_live: bool  # False: it was cancelled, and the database waits for our word that it has stopped
+    is_live: bool  # False: it was cancelled, and the database waits until the daemon says that it has stopped
 
 
 @dataclass(frozen=True)
 class Turned:
-    """A chunk that is published at a fixed path, and the directory that it has to lead to."""
+    """A chunk that is published at a fixed path, and the directory that the path must lead to."""
 
     dataset: str
     dataid: str
@@ -103,29 +103,31 @@ class Claims:
         self.incarnation = rows[0][0]
 
     async def serve(self, jobs: Sequence[str] | None, unserved: Mapping[str, str]) -> None:
-        """The jobs that this host can run; None: any. Of others that its flow files declare, why it cannot."""
+        """Registers the jobs that this host can run (None: any), and why it cannot run others of its flow files."""
         told = {"jobs": None if jobs is None else list(jobs), "unserved": Jsonb(dict(unserved))}
         await self.link.call("daemon_serve", self._self | told)
 
     async def reloaded(self, jobs: Sequence[str] | None) -> None:
-        """History tells that the settings and flow files were read again."""
+        """Records in the history that the daemon has read its settings and flow files again."""
         await self.link.call("daemon_reloaded", self._self | {"jobs": None if jobs is None else len(jobs)})
 
     async def claim(self, want: int, scarce: Sequence[str] = (), room: int = 0) -> list[Attempt]:
-        """Of the scarce jobs together no more than there is room for."""
+        """Claims at most `want` runs, and at most `room` of them from the scarce jobs together."""
         asked = {"want": want, "scarce": list(scarce), "room": room}
         rows = await self.link.call("daemon_claim", self._self | asked)
         if len(rows) > want:
             raise answers.wrong("daemon_claim", f"has {len(rows)} runs where {want} were asked for")
         return [Attempt(*row) for row in rows]
 
-    async def claim_run(self, jobid: str, dataid: str, *, forced: bool) -> list[Attempt]:
-        """Empty: it may not run now."""
-        named = {"jobid": jobid, "dataid": dataid, "forced": forced}
+    async def claim_run(
+        self, jobid: str, dataid: str, *, forced: bool, reason: str | None = None
+    ) -> list[Attempt]:
+        """Claims one run. Empty if the run may not start now."""
+        named = {"jobid": jobid, "dataid": dataid, "forced": forced, "reason": reason}
         return [Attempt(*row) for row in await self.link.call("daemon_claim_run", self._self | named)]
 
     async def claim_new(self, jobid: str) -> list[Attempt]:
-        """A run of a job without inputs that nobody has asked for yet."""
+        """Creates and claims a run of a job without inputs."""
         rows = await self.link.call("daemon_claim_new", self._self | {"jobid": jobid})
         return [Attempt(*row) for row in rows]
 
@@ -137,11 +139,11 @@ class Claims:
         return verdicts
 
     async def renew(self) -> bool:
-        """False: this incarnation is no longer the daemon of that name."""
+        """False: another incarnation is now the daemon of that name."""
         return (await self.link.call("daemon_renew", self._self))[0][0] is not None
 
     async def retake(self) -> list[Retaken]:
-        """What is still ours to run, or to let go."""
+        """Locks the runs of this incarnation again, and returns those that it may go on with or must report as stopped."""
         await self.link.call("daemon_end_session", self._self)
         rows = await self.link.call("daemon_retake", self._self)
         return [
@@ -179,7 +181,7 @@ async def cancelled(link: Link, claims: Claims, attempts: Iterable[int]) -> list
 
 
 async def started(link: Link, begun: Sequence[tuple[Attempt, float, dict[str, Any] | None]]) -> list[int]:
-    """Tells for how many seconds the code of these has run, and what was found before; returns those that should not run any more."""
+    """Reports how long each attempt has run, and what its check of the inputs found. Returns the attempts to stop."""
     rows = await link.call(
         "daemon_started",
         {
@@ -193,7 +195,7 @@ async def started(link: Link, begun: Sequence[tuple[Attempt, float, dict[str, An
 
 
 async def waits(link: Link, changed: Sequence[tuple[Attempt, int | None]]) -> list[int]:
-    """Tells for one of how many Spark applications these wait, None: no longer; returns those that should not run any more."""
+    """Reports attempts that wait for one of so many Spark applications (None: no longer). Returns the attempts to stop."""
     rows = await link.call(
         "daemon_waits",
         {
@@ -206,12 +208,12 @@ async def waits(link: Link, changed: Sequence[tuple[Attempt, int | None]]) -> li
 
 
 async def waited(link: Link, attempts: Sequence[int]) -> dict[int, float]:
-    """For how many seconds the runs of these attempts had been ready when they were claimed."""
+    """How many seconds each attempt's run had been ready when it was claimed."""
     return dict(await link.call("daemon_waited", {"attempts": list(attempts)}))
 
 
 async def look(link: Link, jobs: Sequence[str] | None) -> Look:
-    """At the work of these jobs; None: of any."""
+    """Looks at the queued runs of these jobs (None: of all jobs)."""
     parameters = {"jobs": None if jobs is None else list(jobs)}
     return Look(*(await link.call("daemon_look", parameters))[0])
 
@@ -228,7 +230,7 @@ async def limits(link: Link, daemon: str) -> Limits:
 
 
 async def connection_changes(link: Link, jobid: str) -> list[Change]:
-    """Of the datasets of a job, since their passwords were sealed."""
+    """The changes of the job's datasets since their passwords were sealed."""
     rows = await link.call("connection_changes", {"datasetid": None, "jobid": jobid})
     return [Change(*row) for row in rows]
 
@@ -276,5 +278,5 @@ async def status(link: Link) -> list[Row]:
 
 
 def _dumps(value: object) -> str:
-    """Compact; a NUL, which Postgres cannot store, is shown as what it is."""
+    """Compact JSON. Postgres cannot store a NUL, so it is written as an escape."""
     return json.dumps(value, separators=(",", ":"), default=str).replace("\\u0000", "\\\\x00")

@@ -1,12 +1,13 @@
 """Connections to the control database, and its errors in our words.
 
-Every connection names itself, has a connect timeout, TCP keepalives and a statement timeout: no call waits for ever.
-Errors raised by our SQL functions carry the SQLSTATE class DF and a HINT; they become DataflowErrors with that
-hint as the remedy.
+Every connection has an application name, a connect timeout, TCP keepalives and a statement timeout: no call waits for
+ever. Errors of our SQL functions carry the SQLSTATE class DF and a HINT; they become DataflowErrors with that hint as the
+remedy.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from contextlib import contextmanager
@@ -38,8 +39,8 @@ KEEPALIVE_IDLE_SECONDS = 5
 KEEPALIVE_INTERVAL_SECONDS = 2
 KEEPALIVE_COUNT = 3
 
-# A database, a role or a DSN may have other defaults, and our functions would decide or write otherwise under them. The time
-# zone is left to the person at a terminal: it changes what is shown, and nothing that is decided.
+# A database, a role or a DSN may set other defaults, under which our functions would decide or write differently. The time
+# zone is not pinned: it only changes what a person at a terminal sees.
 PINNED = {
     "default_transaction_isolation": "read committed",
     "DateStyle": "ISO",
@@ -65,11 +66,11 @@ RAISED_BY_FUNCTIONS: dict[str | None, type[DataflowError]] = {
     SQLSTATE_ELSEWHERE: InvalidPathError,
 }
 
-# What lies in the values themselves: one row twice, data exceptions, integrity violations, a value larger than Postgres can
-# store. The same call can never succeed. Anything else may pass: a read-only server, a full disk, a schema in an upgrade.
+# Errors that the values cause: one row twice, data exceptions, integrity violations, a value that is too large. The same
+# call never succeeds. All other errors may go away: a read-only server, a full disk, a schema during an upgrade.
 FINAL_CLASSES = ("21", "22", "23", "54")
 
-# psycopg's errors, ours, what to say before Postgres's words, and the remedy; the first that fits.
+# psycopg's errors, our error, the text before Postgres's message, and the remedy. The first entry that fits is used.
 RAISED_BY_POSTGRES: list[tuple[tuple[type[psycopg.Error], ...], type[DataflowError], str, str]] = [
     (
         (psycopg.errors.InsufficientPrivilege,),
@@ -103,8 +104,8 @@ RAISED_BY_POSTGRES: list[tuple[tuple[type[psycopg.Error], ...], type[DataflowErr
     ),
 ]
 
-# A server that refuses to let somebody in has answered: what it says, and the remedy; the first that fits. libpq gives these
-# errors no SQLSTATE, and a server that speaks another language is known by FATAL alone.
+# The message of a server that refuses a login, and the remedy. The first pattern that fits is used. libpq gives these
+# errors no SQLSTATE. Of a server with messages in another language only the word FATAL is known.
 LIBPQ_CONNECTS = "connection to server"
 REFUSED_LOGIN: list[tuple[str, str]] = [
     (
@@ -126,35 +127,31 @@ REFUSED_LOGIN: list[tuple[str, str]] = [
     (r"starting up|shutting down|in recovery mode", "wait a moment, and try again"),
     ("FATAL", "see what the server's log says about it"),
 ]
-# "there is no job nope", with "the jobs are: a, b, c" as its hint.
-_UNKNOWN = re.compile(r"there is no \w+ (\S+)")
-_KNOWN = re.compile(r"the \w+ are: (.*)")
 
 
 def query(name: str) -> LiteralString:
-    """A named query, typed as what psycopg accepts: it comes from a file of ours, never from data."""
+    """A named query, typed as psycopg demands: it comes from a file of ours, never from data."""
     return sqlfiles.query(name)
 
 
 def dsn(settings: Settings, tell: Callable[[str], None] | None = None) -> str:
-    """The configured database or, without one, the embedded Postgres, started if need be.
+    """The configured database or, without one, the embedded Postgres, which is started if necessary.
 
-    `tell` hears, before it happens, what root may not expect of that: a place, and an account. Without it stderr does.
+    For root, `tell` is called before the start: it names the account and the directory. The default prints to stderr.
     """
     if settings.dsn is not None:
         return settings.dsn.get_secret_value()
-    from dataflowd.host.embedded import postgres  # noqa: PLC0415 - only those without a DSN pay for it
+    from dataflowd.host.embedded import postgres  # noqa: PLC0415 - not needed with a DSN
 
-    def told(line: str) -> None:
-        (tell or _say)(
+    def tell_with_directory(line: str) -> None:
+        (tell or _print_to_stderr)(
             f"{line}; all data goes to {settings.data_dir} (DATAFLOW_DATA_DIR names another place)"
         )
 
-    return postgres.ensure_running(settings.data_dir, told)
+    return postgres.ensure_running(settings.data_dir, tell_with_directory)
 
 
-def _say(line: str) -> None:
-    """Beside what a command prints."""
+def _print_to_stderr(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -163,7 +160,7 @@ def parameters(dsn: str, settings: Settings, application: str) -> dict[str, Any]
     try:
         parsed = conninfo.conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
-        # libpq quotes pieces of the string, and a piece of a malformed one may be the password.
+        # libpq quotes parts of the string, and a part of a malformed string may be the password.
         reason = re.sub(r'"[^"]*"', '"..."', str(error).strip())
         raise InvalidSettingsError(
             f"dsn is not a connection string: {reason}", "write it as postgresql://user@host/database"
@@ -175,9 +172,9 @@ def parameters(dsn: str, settings: Settings, application: str) -> dict[str, Any]
         "keepalives_count": KEEPALIVE_COUNT,
     }
     if settings.dsn is not None and (password := withheld.variables().get("PGPASSWORD")):
-        defaults["password"] = password  # libpq cannot find it any more
+        defaults["password"] = password  # dataflowd.host.withheld has removed it from the environment
     ours = options(PINNED | {"statement_timeout": str(settings.statement_timeout * 1000)})
-    # Behind what the DSN says, because of two the last one counts.
+    # Our options come after those of the DSN, because the last value of an option counts.
     return (
         defaults
         | parsed
@@ -189,7 +186,7 @@ def parameters(dsn: str, settings: Settings, application: str) -> dict[str, Any]
 
 
 def options(values: Mapping[str, str]) -> str:
-    """As libpq's parameter of that name takes them: a space ends a value unless a backslash stands before it."""
+    """The value of libpq's parameter `options`. Spaces in a value are escaped by a backslash."""
     return " ".join(f"-c {name}=" + re.sub(r"([\\\s])", r"\\\1", value) for name, value in values.items())
 
 
@@ -206,7 +203,7 @@ def connect(settings: Settings, application: str = "dataflowctl") -> Iterator[ps
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turns psycopg's errors into ours; what remains untranslated is a bug."""
+    """Turns psycopg's errors into ours."""
     try:
         yield
     except psycopg.Error as error:
@@ -216,7 +213,7 @@ def translated() -> Iterator[None]:
 def translate(error: psycopg.Error) -> DataflowError:
     message, hint = said(error), error.diag.message_hint or ""
     if error.sqlstate in RAISED_BY_FUNCTIONS:
-        return RAISED_BY_FUNCTIONS[error.sqlstate](message + _nearest(message, hint), hint)
+        return RAISED_BY_FUNCTIONS[error.sqlstate](message + _nearest(error), hint)
     if "unsupported startup parameter" in message:
         return DatabaseUnreachableError(
             f"a connection pooler stands before the database: {message}",
@@ -233,17 +230,19 @@ def translate(error: psycopg.Error) -> DataflowError:
 
 
 def is_final(error: psycopg.Error) -> bool:
-    """Whether the same call would be refused again, whatever becomes of the server."""
+    """Whether the same call would fail again, also on a healthy server."""
     state = error.sqlstate or ""
     return state == SQLSTATE_INVALID or state.startswith(FINAL_CLASSES)
 
 
 def said(error: psycopg.Error) -> str:
-    """What Postgres or libpq says, in one line: libpq's own messages have several."""
+    """The message of Postgres or libpq in one line: messages of libpq have several lines."""
     lines = (" ".join(line.split()) for line in str(error).splitlines())
     return error.diag.message_primary or "; ".join(filter(None, lines))
 
 
-def _nearest(message: str, hint: str) -> str:
-    unknown, known = _UNKNOWN.fullmatch(message), _KNOWN.fullmatch(hint)
-    return did_you_mean(unknown[1], known[1].split(", ")) if unknown and known else ""
+def _nearest(error: psycopg.Error) -> str:
+    """dataflow._unknown says in these fields which name was asked for, and which there are."""
+    if error.sqlstate != SQLSTATE_NOT_FOUND or not error.diag.constraint_name:
+        return ""
+    return did_you_mean(error.diag.column_name or "", json.loads(error.diag.constraint_name))

@@ -1,14 +1,14 @@
 """Brings the schema `dataflow` to this program's version.
 
-One session advisory lock serialises all who try. Each file of sql/migrations is applied once, in its own
-transaction, and recorded with its checksum; the files of sql/functions are applied again, all in one transaction,
-whenever one of their checksums changed. An applied migration that was edited, and a database that a newer release has
-made, are refused before anything is written.
+A session advisory lock lets one upgrade run at a time. Each file of sql/migrations is applied once, in its own
+transaction, and recorded with its checksum. If a checksum of sql/functions changed, all its files are applied again in
+one transaction. An applied migration that was edited, and a database of a newer release, are refused before anything is
+written.
 
-Daemons go on meanwhile. What is done here takes its locks in their order, gives up a lock that it does not get at once,
-undoes what it has begun, and tries again: nobody waits behind it for somebody's open transaction. A program may use the
-schema of a newer release that says it still serves it (dataflow.schema_version), so that daemons can be restarted one by
-one after the schema was upgraded.
+Daemons go on during an upgrade. An upgrade takes locks in the daemons' order. If it does not get a lock at once, it rolls
+back and tries again, so that no daemon queues behind an upgrade that itself waits for an open transaction. A newer schema
+names the oldest release that it still serves (dataflow.schema_version). So after an upgrade of the schema, daemons can be
+restarted one by one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 MINIMUM_SERVER_VERSION = 150000
 FIRST_MIGRATION = "0001_roles.sql"  # makes the role that owns everything after it
 PATIENCE_SECONDS = 300.0
-PAUSE_SECONDS = 0.25  # those who waited behind us come first
-# Somebody was in the way, and may not be the next time; of internal errors only "tuple concurrently updated", a row of the catalogue.
+PAUSE_SECONDS = 0.25  # sessions that queued behind the upgrade go first
+# Another session held a lock; the next try may succeed. Of internal errors only "tuple concurrently updated", which
+# concerns a row of the catalogue.
 PASSING = (
     psycopg.errors.LockNotAvailable,
     psycopg.errors.DeadlockDetected,
@@ -43,14 +44,14 @@ PASSING = (
 
 @dataclass(frozen=True)
 class Drift:
-    """What differs between a database and this program."""
+    """The differences between a database and this program."""
 
     missing: list[Path]
     changed_functions: list[Path]
     edited: list[str]
     unknown: list[str]
-    made_by: str | None = None  # the release that made the schema; None: one from before it was written down
-    serves_from: str | None = None
+    made_by: str | None = None  # the release that made the schema; None: a release that did not record it
+    serves_from: str | None = None  # the oldest release that the schema serves
 
     @property
     def is_current(self) -> bool:
@@ -64,7 +65,7 @@ class Drift:
 
     @property
     def serves_us(self) -> bool:
-        """It is of a newer release, for which this program is not too old."""
+        """Whether the schema is of a newer release that still serves this program."""
         return (
             self.made_by is not None
             and self.serves_from is not None
@@ -74,7 +75,7 @@ class Drift:
 
 
 def init(connection: psycopg.Connection) -> list[str]:
-    """Creates or upgrades the schema; returns what was done, one line each. The connection is in autocommit."""
+    """Creates or upgrades the schema, and returns one line for each step. The connection is in autocommit."""
     if connection.info.server_version < MINIMUM_SERVER_VERSION:
         raise SchemaMismatchError(
             f"the server is Postgres {connection.info.server_version // 10000}",
@@ -96,17 +97,17 @@ def init(connection: psycopg.Connection) -> list[str]:
 
 
 def require_release(connection: psycopg.Connection) -> None:
-    """One query: refuses a schema that is missing, or of a release that this program does not go with."""
+    """Refuses a missing schema, and a schema of a release that this program cannot use. Costs one query."""
     with db.translated():
         made_by, serves_from = connection.execute(db.query("schema_version")).fetchone() or (None, None)
-    _require(Drift([], [], [], [], made_by, serves_from))
+    _require_release(Drift([], [], [], [], made_by, serves_from))
 
 
 def require(connection: psycopg.Connection) -> Drift:
-    """The same, and whatever else differs is refused, too; a newer schema that still serves this release will do."""
+    """Refuses any difference, except a newer schema that still serves this release."""
     require_release(connection)
     found = drift(connection)
-    _require(found)
+    _require_release(found)
     if not (found.is_current or found.serves_us):
         raise SchemaMismatchError(
             "the database's schema is not the one that this program was made for",
@@ -115,21 +116,21 @@ def require(connection: psycopg.Connection) -> Drift:
     return found
 
 
-def _require(found: Drift) -> None:
+def _require_release(found: Drift) -> None:
     if found.is_newer and not found.serves_us:
         raise SchemaMismatchError(
-            f"the database's schema is of {found.made_by or 'a newer release'}, and serves none before {found.serves_from or 'it'}",
+            f"the database's schema is of {found.made_by or 'a newer release'}, and does not serve releases before {found.serves_from or 'it'}",
             "upgrade dataflowd on this host",
         )
     if found.made_by is not None and _release(found.made_by) < _release(__version__):
         raise SchemaMismatchError(
-            f"the database's schema is of {found.made_by}, and this program of {__version__}",
+            f"the database's schema is of release {found.made_by}, and this program is of release {__version__}",
             "run `dataflowctl init`",
         )
 
 
 def drift(connection: psycopg.Connection) -> Drift:
-    """Compares without writing."""
+    """Compares the database with this program. Writes nothing."""
     if connection.execute(db.query("migration_exists")).fetchone() == (None,):
         return Drift(sqlfiles.migrations(), sqlfiles.functions(), [], [])
     applied = {str(row[0]): str(row[1]) for row in connection.execute(db.query("migration_applied"))}
@@ -172,7 +173,7 @@ def _upgrade(connection: psycopg.Connection) -> list[str]:
         )
     for path in found.missing:
         _apply(connection, [path])
-    # A migration may change what functions depend on, so they follow it as a whole.
+    # A migration may change objects that functions depend on, so all functions are applied after it.
     if found.missing or found.changed_functions:
         _apply(connection, sqlfiles.functions(), prefix="functions/")
     return [f"applied migration {path.name}" for path in found.missing] + [
@@ -181,7 +182,7 @@ def _upgrade(connection: psycopg.Connection) -> list[str]:
 
 
 def _apply(connection: psycopg.Connection, paths: list[Path], prefix: str = "") -> None:
-    """In one transaction, as soon as nobody is in its way."""
+    """Applies the files in one transaction, and tries again while other sessions hold locks."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -190,7 +191,7 @@ def _apply(connection: psycopg.Connection, paths: list[Path], prefix: str = "") 
             if isinstance(error, psycopg.errors.InternalError_) and "concurrently" not in str(error):
                 raise
             if time.monotonic() > deadline:
-                raise _in_the_way(connection, error) from error
+                raise _locked_error(connection, error) from error
             time.sleep(PAUSE_SECONDS)
         else:
             return
@@ -210,7 +211,7 @@ def _apply_now(connection: psycopg.Connection, paths: list[Path], prefix: str) -
             )
 
 
-def _in_the_way(connection: psycopg.Connection, error: psycopg.Error) -> LockedError:
+def _locked_error(connection: psycopg.Connection, error: psycopg.Error) -> LockedError:
     holders = connection.execute(db.query("migration_blockers")).fetchall()
     said = "; ".join(
         f"pid {pid}, {user}, {program or 'psql'}, since {since}" for pid, user, program, since in holders
@@ -234,7 +235,7 @@ def _execute(connection: psycopg.Connection, path: Path) -> None:
 
 
 def _text(path: Path) -> LiteralString:
-    """A file of ours, typed as what psycopg accepts."""
+    """The text of a file of ours, typed as psycopg demands."""
     return path.read_text(encoding="utf-8")
 
 

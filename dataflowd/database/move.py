@@ -1,16 +1,16 @@
-"""Copies the control database to another server, of whatever version.
+"""Copies the control database to another server of any version.
 
-A dump of a newer server names settings and grants that an older one does not know, so no dump is used. `dataflowctl init` makes the
-schema on the new server, as that server knows it, and the rows of each table travel as the text of COPY. The source is read in
-one snapshot, and no daemon works on it. The target holds nothing yet; all of it arrives in one transaction, or nothing does.
-Triggers rest meanwhile: what they would derive and record arrives with the other rows.
+A dump of a newer server names settings and grants that an older server does not know, so no dump is used. Instead
+`dataflowctl init` makes the schema on the target, and the rows of each table are copied as the text of COPY. The source is
+read in one snapshot while no daemon works on it. The target must be empty; one transaction writes all rows or none.
+Triggers of the target are disabled during the copy, because the rows that they would write are copied too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, LiteralString
+from typing import TYPE_CHECKING
 
 from psycopg import sql
 
@@ -19,7 +19,7 @@ from dataflowd.model.errors import LockedError, NotAllowedError
 from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import psycopg
 
@@ -35,13 +35,14 @@ class Table:
     def identifier(self) -> sql.Identifier:
         return sql.Identifier("dataflow", self.name)
 
-    def copy(self, direction: LiteralString) -> sql.Composed:
-        names = sql.SQL(", ").join(map(sql.Identifier, self.columns))
-        return sql.SQL("COPY {} ({}) " + direction).format(self.identifier, names)
+    def statement(self, query: str) -> sql.Composed:
+        """A named query with {table} and, where it has them, {columns}."""
+        names = _listed(map(sql.Identifier, self.columns))
+        return sql.SQL(db.query(query)).format(table=self.identifier, columns=names)
 
 
 def copy(source: psycopg.Connection, target: psycopg.Connection) -> dict[str, int]:
-    """The rows that were copied, by table. Both are in autocommit, and have the schema of this program."""
+    """Returns the number of copied rows by table. Both connections are in autocommit and have this program's schema."""
     with db.translated(), source.transaction(), target.transaction():
         source.execute(db.query("copy_snapshot"))
         for connection in (source, target):
@@ -49,21 +50,22 @@ def copy(source: psycopg.Connection, target: psycopg.Connection) -> dict[str, in
         _require_quiet(source)
         target.execute(db.query("migration_owner"))
         tables = list(_tables(target))
-        _alter(target, tables, "DISABLE TRIGGER USER")
+        for table in tables:
+            target.execute(table.statement("copy_rest"))
         _require_empty(target)
-        target.execute(
-            sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(table.identifier for table in tables))
-        )
+        every = _listed(table.identifier for table in tables)
+        target.execute(sql.SQL(db.query("copy_empty")).format(tables=every))
         copied = {table.name: _copy(source, target, table) for table in tables}
         for name, value in source.execute(db.query("copy_numbers")).fetchall():
             target.execute(db.query("copy_number"), {"name": name, "value": value})
-        _alter(target, tables, "ENABLE TRIGGER USER")
+        for table in tables:
+            target.execute(table.statement("copy_go_on"))
         target.execute(db.query("copy_end"))
     return copied
 
 
 def _tables(connection: psycopg.Connection) -> Iterator[Table]:
-    """Each behind those that its rows refer to."""
+    """Each table comes after the tables that its rows refer to."""
     found = {name: (columns, needed) for name, columns, needed in connection.execute(db.query("copy_tables"))}
     order = TopologicalSorter({name: needed for name, (_, needed) in found.items()})
     return (Table(name, tuple(found[name][0])) for name in order.static_order())
@@ -71,15 +73,17 @@ def _tables(connection: psycopg.Connection) -> Iterator[Table]:
 
 def _copy(source: psycopg.Connection, target: psycopg.Connection, table: Table) -> int:
     with source.cursor() as reader, target.cursor() as writer:
-        with reader.copy(table.copy("TO STDOUT")) as read, writer.copy(table.copy("FROM STDIN")) as write:
+        with (
+            reader.copy(table.statement("copy_read")) as read,
+            writer.copy(table.statement("copy_write")) as write,
+        ):
             for block in read:
                 write.write(block)
         return writer.rowcount
 
 
-def _alter(connection: psycopg.Connection, tables: list[Table], how: LiteralString) -> None:
-    for table in tables:
-        connection.execute(sql.SQL("ALTER TABLE {} " + how).format(table.identifier))
+def _listed(names: Iterable[sql.Identifier]) -> sql.Composed:
+    return sql.SQL(", ").join(names)
 
 
 def _require_quiet(source: psycopg.Connection) -> None:
@@ -88,7 +92,7 @@ def _require_quiet(source: psycopg.Connection) -> None:
         said = ", ".join(f"{daemon} (its lease ends {until})" for daemon, until in alive)
         raise LockedError(
             f"a daemon works on the embedded database: {said}",
-            "stop it, and copy again; one that was killed is gone when its lease has ended",
+            "stop it, and copy again; if it was killed, wait until its lease has ended",
         )
 
 

@@ -1,11 +1,11 @@
-"""A connection to the database that is used by one task at a time and is known to be lost when it is.
+"""A connection to the database for one task at a time, which notices when it is lost.
 
-Every call is bounded twice: the server ends a statement that takes too long, and the connection stays good; a little
-later the client gives the connection up, for then it is the network that does not answer. Keepalives are set on both
-ends, so that a server does not keep the session (and the locks) of a daemon that it cannot reach. A call that was
-cancelled or timed out leaves the connection in an unknown state, so it is closed. When another connection was found dead,
-this one is suspect: what is under way, or the next call, has to answer soon. A DSN may name several hosts: each
-connect tries them in turn, so that after a failover the next one finds the server that now takes writes.
+Two limits end every call. First the server ends a statement that takes too long; the connection stays good. A little later
+the client closes the connection, because then the network does not answer. Both ends have keepalives, so that a server
+does not keep the session (and the locks) of a daemon that it cannot reach. A call that was cancelled or timed out leaves
+the connection in an unknown state, so the connection is closed. When another connection of the daemon was found dead,
+`suspect` shortens the limit of the current call, or of the next one. A DSN may name several hosts: each connect tries them
+in turn, so that after a failover it finds the server that takes writes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dataflowd.database import answers, db
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
 
-# The server's answer that its statement timeout has struck needs time to arrive.
+# The server's error after its statement timeout needs time to arrive.
 ANSWER_SECONDS = 3.0
 SUSPECT_SECONDS = 5.0
 SESSION = {
@@ -35,7 +35,7 @@ SESSION = {
     "tcp_keepalives_interval": str(db.KEEPALIVE_INTERVAL_SECONDS),
     "tcp_keepalives_count": str(db.KEEPALIVE_COUNT),
 }
-# What was prepared on the connection is refused from now on: a function has another result type, or somebody has deallocated it.
+# Prepared statements of the connection have become useless: a function has another result type, or they were deallocated.
 STALE_PLANS = (psycopg.errors.FeatureNotSupported, psycopg.errors.InvalidSqlStatementName)
 USER_TIMEOUT_MILLISECONDS = 10_000
 
@@ -49,14 +49,14 @@ class LostLinkError(Exception):
 class Link:
     def __init__(
         self,
-        settings: Settings,
+        current: Current,
         application: str,
         *,
         seconds: float,
         address: Callable[[], str],
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
-        self._settings = settings
+        self._current = current
         self._application = application
         self._statement_seconds = seconds
         self._patience = seconds + ANSWER_SECONDS
@@ -71,7 +71,7 @@ class Link:
         return self._connection is not None
 
     def suspect(self) -> None:
-        """Once it has answered, it may take its time again."""
+        """Requires an answer within SUSPECT_SECONDS; resets after the next success."""
         self._patience = SUSPECT_SECONDS
         if self._call is not None:
             self._call.deadline = min(self._call.deadline, anyio.current_time() + SUSPECT_SECONDS)
@@ -80,11 +80,11 @@ class Link:
         """Raises what psycopg raises, or TimeoutError."""
         if self._connection is None:
             self._connection = await connect(
-                self._settings, self._address, self._application, seconds=self._statement_seconds
+                self._current.settings, self._address, self._application, seconds=self._statement_seconds
             )
 
     async def call(self, name: str, parameters: Mapping[str, Any] | None = None) -> list[Row]:
-        """The rows of a named query, which is a transaction of its own. They are of the form that `answers` has for it."""
+        """The rows of a named query, which is one transaction. Raises WrongAnswerError if their form is wrong."""
         async with self._lock:
             connection = self._connection
             if connection is None:
@@ -107,7 +107,7 @@ class Link:
                     self._discard()
 
     async def close(self) -> None:
-        """Waits for the call that is under way: its socket's number would be given to the next connection."""
+        """Waits for the current call first: otherwise the next connection could get the number of the socket in use."""
         async with self._lock:
             self._discard()
 
@@ -115,7 +115,7 @@ class Link:
         connection, self._connection = self._connection, None
         self._patience = self._statement_seconds + ANSWER_SECONDS
         if connection is not None:
-            connection._closed = True  # noqa: SLF001 - close() does the same, but is a coroutine, and this one may be cancelled
+            connection._closed = True  # noqa: SLF001 - close() does the same, but as a coroutine, which could be cancelled
             connection.pgconn.finish()
             self._on_lost()
 
@@ -124,7 +124,7 @@ async def _rows(name: str, cursor: psycopg.AsyncCursor[Row]) -> list[Row]:
     try:
         rows = await cursor.fetchall() if cursor.description else []
     except (ValueError, ArithmeticError, RecursionError) as error:
-        # JSON that is nested too deeply, a number of many thousand digits, a text in another encoding.
+        # JSON that is nested too deeply, a number with thousands of digits, a text in another encoding.
         raise answers.wrong(name, f"cannot be read: {error}") from None
     answers.check(name, rows)
     return rows
@@ -139,7 +139,7 @@ def is_good(connection: psycopg.AsyncConnection[Any]) -> bool:
 async def connect(
     settings: Settings, address: Callable[[], str], application: str, *, seconds: float
 ) -> psycopg.AsyncConnection[Row]:
-    # An embedded server that is down is started, which takes a while: the loop goes on meanwhile.
+    # `address` may start the embedded server, which takes a while; in a thread it does not block the event loop.
     found = await anyio.to_thread.run_sync(address)
     parameters = db.parameters(found, settings, application)
     ours = db.options(SESSION | {"statement_timeout": str(int(seconds * 1000))})
@@ -155,11 +155,11 @@ async def connect(
 
 
 def _loads(data: str | bytes) -> Any:
-    """What Postgres sends is UTF-8: json.loads would find that out anew for each value of each claimed run."""
+    """Decodes as UTF-8, which Postgres always sends: json.loads would detect the encoding of each value again."""
     return json.loads(data if isinstance(data, str) else data.decode())
 
 
 def backoff(failures: int, *, first: float = 0.1, most: float = 5.0) -> float:
-    """Doubles up to a cap, spread by half, so that many daemons do not return in the same moment."""
+    """Seconds to wait: doubles up to `most`, times 0.5 to 1.5, so that many daemons do not return at the same time."""
     spread = 0.5 + (time.monotonic_ns() % 1000) / 1000
     return min(most, first * float(1 << min(failures, 30))) * spread

@@ -86,8 +86,8 @@ async def learn(
 async def make(settings: Settings, java: Java) -> None:
     began = time.monotonic()
     path = archive(settings, java)
-    private.passage(path.parent)
-    directory = supervise.own_directory(private.spool(settings), RUNNER)
+    private.make_passage(path.parent)
+    directory = supervise.own_directory(private.make_spool(settings), RUNNER)
     unfinished = path.with_name(f".{directory.name}")
     try:
         ended = await _train(settings, java, directory)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Job
     from dataflowd.flow.loaded import Declared
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
     from dataflowd.model.attempt import Attempt, Result
     from dataflowd.model.work_order import Order
 
@@ -49,7 +49,7 @@ LOOK_SECONDS = 1.0
 class CommandEngine:
     def __init__(
         self,
-        settings: Settings,
+        current: Current,
         declared: Declared,
         orders: Orders,
         echo: supervise.Echo | None = None,
@@ -60,10 +60,14 @@ class CommandEngine:
         self.on_found: Callable[[int, dict[str, Any]], None] = lambda _attempt, _found: None
         self._echo = echo
         self._is_looked_at = is_looked_at
-        self._settings = settings
+        self._current = current
         self._declared = declared
         self._orders = orders
-        scratch.remove(settings)
+        scratch.remove(current.settings)
+
+    @property
+    def _settings(self) -> Settings:
+        return self._current.settings
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
@@ -129,7 +133,7 @@ class CommandEngine:
         reader = Reader(directory / "report", order.outputs)
         key = lent_key.lend(KeySource.of(self._settings), directory, self._settings.runner_user)
         told = replace(program, env={**program.env, VARIABLE: str(reader.path)})
-        document = told.document(order, key, lent_key.lent(directory))
+        document = told.document(order, key, lent_key.copies_in(directory))
         log = log_path(self._settings.effective_log_dir, attempt)
         ended = await self._become(document, Path(order.directory), log, reader, said)
         if ended.code != 0:
@@ -209,7 +213,7 @@ async def _beginning(receive: int, said: Said) -> None:
 @contextmanager
 def _scratch(settings: Settings) -> Iterator[Path]:
     """A directory of the attempt's own, gone with it."""
-    directory = supervise.own_directory(private.spool(settings), scratch.COMMAND)
+    directory = supervise.own_directory(private.make_spool(settings), scratch.COMMAND)
     try:
         runner_user.give(directory, settings.runner_user)
         yield directory

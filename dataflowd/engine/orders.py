@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.compose import Version
     from dataflowd.flow.loaded import Declared
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current
     from dataflowd.model.attempt import Attempt
     from dataflowd.model.work_order import Order
 
@@ -59,10 +59,10 @@ class _Asked:
 
 
 class Orders:
-    def __init__(self, settings: Settings) -> None:
-        name = f"dataflowd {settings.effective_daemon_name} orders"
-        self._settings = settings
-        self._link = Link(settings, name, seconds=ORDER_SECONDS, address=lambda: db.dsn(settings))
+    def __init__(self, current: Current) -> None:
+        name = f"dataflowd {current.settings.effective_daemon_name} orders"
+        self._current = current
+        self._link = Link(current, name, seconds=ORDER_SECONDS, address=lambda: db.dsn(current.settings))
         self._lock = anyio.Lock()
         self._told: dict[str, Version] = {}
         self._asked: dict[int, _Asked] = {}
@@ -110,7 +110,7 @@ class Orders:
             "code_hash": version and version.code.hash,
             "config_hash": config_hash,
         }
-        order = composed(document, identity, flow, job, self._settings)
+        order = composed(document, identity, flow, job, self._current.settings)
         if agreement.differences(order, job, declared.flows):
             with readable():
                 await anyio.to_thread.run_sync(agreement.require, order, job, declared)

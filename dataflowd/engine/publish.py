@@ -59,7 +59,7 @@ def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[chec
 def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
     told = report.files.get(output.name, {})
     location = script_variables.output_location(order, output)
-    path = allowed_roots.local(location) if location is not None else None
+    path = allowed_roots.local_path(location) if location is not None else None
     if path is None or output.dataset.format not in FILES:
         found: list[dict[str, Any]] = [{"path": name, "bytes": 0, **known} for name, known in told.items()]
     else:

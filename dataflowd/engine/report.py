@@ -18,6 +18,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dataflowd.model.check_shapes import SEVERITIES
 from dataflowd.model.faults import AttemptError
 from dataflowd.sdk._quarantine import ITEM_CHARACTERS, KEPT, RECORD_CHARACTERS, Bad
 from dataflowd.storage.checks import CheckResult
@@ -147,7 +148,7 @@ class Reader:
                 raise AttemptError(
                     "INVALID_REPORT",
                     f"line {self._number} of the file that {VARIABLE} names {error}",
-                    "correct what the script writes there; README has the lines that are understood",
+                    "correct what the script writes there; docs/scripts.md has the lines that are understood",
                 ) from None
 
     def _more(self) -> bytes:
@@ -202,7 +203,7 @@ def _path(path: str) -> str:
 
 
 def _result(dataset: str, found: dict[str, Any]) -> CheckResult:
-    if "passed" not in found or found.get("severity", "error") not in ("error", "warn"):
+    if "passed" not in found or found.get("severity", "error") not in SEVERITIES:
         raise _WrongError("is a check without passed, or with a severity other than error and warn")
     shown = {name: str(found.get(name, ""))[:TEXT_CHARACTERS] for name in ("observed", "expected")}
     return CheckResult(dataset, found["check"], found.get("severity", "error"), found["passed"], **shown)

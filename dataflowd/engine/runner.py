@@ -1,16 +1,15 @@
-"""One runner process, as the daemon sees it: started, connected, given orders, and known to be gone when it is.
+"""One runner process, from the daemon's side: starts it, lets it connect, sends it orders, and knows when it is gone.
 
-A task owns the process from its start to its end: it reads the socket and the process's output, hands each message to
-the attempt it belongs to, and when the process has ended, whoever waits for a result learns that there is none. Whatever
-goes wrong in that task, the process is dead before anybody learns of its end, and everybody learns of it. It is
-asked for a sign of life again and again, which its JVM gives too; one that gives none for `runner_silence` is killed. The
-directory of a runner (0700) holds its socket and all that Spark keeps on the disk meanwhile; it goes with the runner.
+One task owns the process from its start to its end. The task reads the socket and the process's output and hands each
+message to the attempt that it belongs to. When the process has ended, the task wakes everybody who waits for a result. After
+any error in the task the same holds: first the process is killed, then everybody is woken. The task asks the runner for a
+sign of life again and again, which needs an answer of its JVM. A runner that does not answer for `runner_silence` is killed.
+The directory of a runner (0700) holds its socket and the files that Spark keeps meanwhile; it is removed with the runner.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import os
 import secrets
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from dataflowd.engine import submit
+from dataflowd.engine import runner_connection, submit
 from dataflowd.host import log, private, runner_user, supervise
 from dataflowd.host import passwords as credentials
 from dataflowd.host.keyfile import KeySource
@@ -46,7 +45,7 @@ CONNECT_SECONDS = 120.0
 PROBE_SECONDS = 10.0
 PROBES_PER_SILENCE = 4
 GRACE_SECONDS = 5.0
-SEND_SECONDS = 10.0  # a healthy runner reads at once, whatever its attempts do
+SEND_SECONDS = 10.0  # the main thread of a healthy runner reads at once, also while attempts run
 HEAP_SHARE = 0.85
 
 _log = log.logger(__name__)
@@ -54,12 +53,12 @@ _log = log.logger(__name__)
 
 @dataclass
 class Pending:
-    """An attempt inside a runner."""
+    """An attempt that was sent to a runner."""
 
     on_message: Callable[[wire.Message], None]
     ended: asyncio.Event = field(default_factory=asyncio.Event)
-    result: dict[str, Any] | None = None  # None when it has ended: the runner died, or we failed to hear it
-    failure: Exception | None = None  # what its message did to us; the runner and its other attempts are well
+    result: dict[str, Any] | None = None  # still None when `ended` is set: the runner died, or see `failure`
+    failure: Exception | None = None  # the daemon's error at a message of the attempt; the runner goes on
 
 
 class Runner:
@@ -79,10 +78,10 @@ class Runner:
         self._child: supervise.Child | None = None
         self._connection: socket.socket | None = None
         self._sending = asyncio.Lock()
-        self._pong = asyncio.Event()  # a new one after each
+        self._pong = asyncio.Event()  # replaced after each pong
         self._silence: float | None = None
         self._failure: Exception | None = None
-        # To cancel the task itself twice would break off what it does when it is cancelled.
+        # `kill` cancels this scope, not the task: a second cancellation of the task would break off its clean-up.
         self._scope = anyio.CancelScope()
         self._task: asyncio.Task[None] | None = None
 
@@ -91,19 +90,19 @@ class Runner:
         return self._child.pid if self._child else None
 
     def start(self, settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str]) -> None:
-        """Returns at once; await `ready` for a Spark that has started."""
+        """Starts the process and returns at once. `ready` waits until its Spark has started."""
         self._task = asyncio.get_running_loop().create_task(self._live(settings, spark, variables))
 
     async def ready(self) -> bool:
-        """False: it died instead."""
+        """Waits until Spark has started. Returns False if the runner died instead."""
         await _first_of(self.is_ready, self.ended)
         return self.is_ready.is_set() and not self.ended.is_set()
 
     async def send(self, message: wire.Message) -> None:
-        """To a runner that is gone nothing is sent; its end is told by `ended`.
+        """Sends a message; does nothing if the runner is gone, which `ended` tells.
 
-        Whoever is cancelled meanwhile sends the whole line first: half of one would spoil what others say after it. A
-        runner that does not read is killed, so that nobody waits for it for long.
+        A caller that is cancelled still sends its whole line, because half a line would spoil the messages of others. A
+        runner that does not read for SEND_SECONDS is killed, so that no caller waits longer.
         """
         with anyio.CancelScope(shield=True), anyio.move_on_after(SEND_SECONDS) as limit:
             async with self._sending:
@@ -118,7 +117,7 @@ class Runner:
 
     @property
     def how(self) -> str:
-        """How it ended."""
+        """How the runner ended, for messages."""
         if self._silence is not None:
             return f"killed because it had not answered for {self._silence:.0f} s"
         if self._failure is not None:
@@ -126,11 +125,11 @@ class Runner:
         return str(self.exit) if self.exit else "it could not be started"
 
     async def probe(self) -> bool:
-        """Whether it answers, with a heap that is not full."""
+        """Whether the runner answers and has room in its heap."""
         return await self._answers(PROBE_SECONDS) and not self.is_retired
 
     async def stop(self) -> None:
-        """In order when it can, by force when it must; returns when nothing of it is left."""
+        """Asks an idle runner to stop, then kills it; returns when nothing of it is left."""
         self.is_retired = True
         if self.is_ready.is_set() and not self.pending:
             await self.send({"type": "stop"})
@@ -139,7 +138,7 @@ class Runner:
         await self.kill()
 
     async def kill(self) -> None:
-        """SIGTERM, then SIGKILL, to all of its session; returns when it is gone."""
+        """Sends SIGTERM, then SIGKILL, to all processes of the runner's session; returns when they are gone."""
         self.is_retired = True
         with anyio.CancelScope(shield=True):
             if self._task is not None:
@@ -152,7 +151,7 @@ class Runner:
         try:
             with self._scope, _place(settings) as (directory, listener):
                 await self._supervise(settings, spark, variables, directory, listener)
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to learn of the end
+        except Exception as error:  # noqa: BLE001 - after any error those who wait have to learn of the end
             self._failure = _first(error)
             _log.exception("runner.failed", pid=self.pid)
         finally:
@@ -170,7 +169,7 @@ class Runner:
         directory: Path,
         listener: socket.socket,
     ) -> None:
-        """Returns, or raises, when nothing of the process is left."""
+        """Starts the process and serves it. When this returns or raises, nothing of the process is left."""
         token = secrets.token_urlsafe(32)
         argv, env = _command(self.reuse, settings, spark, variables, directory, token)
         log_path = settings.effective_log_dir / "runners" / f"{directory.name}.log"
@@ -195,21 +194,21 @@ class Runner:
     async def _serve(self, listener: socket.socket, token: str, child: supervise.Child, uid: int) -> None:
         try:
             with anyio.fail_after(CONNECT_SECONDS):
-                connection = await self._accept(listener, child, uid)
+                connection = await runner_connection.accept(listener, child.pid, uid)
             with closing(connection):
                 await self._read(connection, token)
         except (wire.WireError, TimeoutError, OSError) as error:
             _log.warning("runner.refused", pid=child.pid, error=str(error) or type(error).__name__)
         self._connection = None
-        # Without its socket a runner is of no use, and ends by itself as a rule.
+        # A runner without its socket is of no use. As a rule it ends by itself within GRACE_SECONDS.
         with anyio.move_on_after(GRACE_SECONDS):
             await anyio.sleep_forever()
         supervise.signal_session(child.pid, signal.SIGKILL)
 
     async def _watch(self, child: supervise.Child, silence: float) -> None:
-        """That it does not answer is no state of a healthy one, however much it has to do."""
+        """Kills a runner that does not answer for `silence` seconds. A healthy one answers, however busy it is."""
         await self.is_ready.wait()
-        while await self._answers(silence):  # noqa: ASYNC110 - asking is what it does
+        while await self._answers(silence):  # noqa: ASYNC110 - the condition asks the runner
             await anyio.sleep(silence / PROBES_PER_SILENCE)
         self._silence = silence
         _log.warning("runner.silent", pid=child.pid, seconds=silence, attempts=len(self.pending))
@@ -222,37 +221,26 @@ class Runner:
             await _first_of(pong, self.ended)
         return pong.is_set()
 
-    async def _accept(self, listener: socket.socket, child: supervise.Child, uid: int) -> socket.socket:
-        """Whoever is not of the runners' user and of the child's session is turned away."""
-        loop = asyncio.get_running_loop()
-        while True:
-            connection, _ = await loop.sock_accept(listener)
-            connection.setblocking(False)
-            who = wire.peer(connection)
-            with suppress(ProcessLookupError):
-                if who.uid == uid and os.getsid(who.pid) == child.pid:
-                    return connection
-            _log.warning("runner.stranger", pid=who.pid, uid=who.uid)
-            connection.close()
-
     async def _read(self, connection: socket.socket, token: str) -> None:
-        """The first line is the hello, and a short one; the token is good for it alone."""
-        loop, lines, is_known = asyncio.get_running_loop(), wire.Lines(wire.HELLO_BYTES), False
-        paid = time.monotonic()  # until when what was heard is paid for; a second is lent
-        while data := await loop.sock_recv(connection, wire.RECEIVE_BYTES if is_known else wire.HELLO_BYTES):
-            messages = lines.feed(data)
+        """Lets the runner in, then hands on its messages until it closes its end."""
+        lines = wire.Lines(wire.HELLO_BYTES)
+        messages = await runner_connection.handshake(connection, lines)
+        if not messages:
+            return
+        runner_connection.authenticate(messages[0], token)
+        self._connection, lines.most = connection, wire.LINE_BYTES
+        loop = asyncio.get_running_loop()
+        bucket = runner_connection.TokenBucket(wire.RATE, time.monotonic())
+        while True:
             for message in messages:
                 wire.check(message)
-                if not is_known:
-                    said = str(message.get("token", "")) if message["type"] == "hello" else ""
-                    if not hmac.compare_digest(said.encode(errors="replace"), token.encode()):
-                        raise wire.WireError("it does not know the token")
-                    is_known, self._connection, lines.most = True, connection, wire.LINE_BYTES
                 self._receive(message)
-            now = time.monotonic()
-            paid = max(paid, now - 1) + len(messages) / wire.RATE
-            if paid > now:
-                await anyio.sleep(paid - now)
+            if pause := bucket.take(len(messages), time.monotonic()):
+                await anyio.sleep(pause)
+            data = await loop.sock_recv(connection, wire.RECEIVE_BYTES)
+            if not data:
+                return
+            messages = lines.feed(data)
 
     def _receive(self, message: wire.Message) -> None:
         match message["type"]:
@@ -261,13 +249,13 @@ class Runner:
                 _log.info("runner.ready", pid=self.pid, seconds=round(time.monotonic() - self.born, 1))
             case "pong":
                 if message["heap"] > HEAP_SHARE * message["heap_max"]:
-                    # It ends what it has, and takes nothing more.
+                    # A retired runner finishes its attempts and gets no more.
                     self.is_retired = True
                 self._pong.set()
                 self._pong = asyncio.Event()
             case "result" if message["attempt"] in self.pending:
                 pending = self.pending[message["attempt"]]
-                if pending.result is None:  # the first word is the last
+                if pending.result is None:  # the first result counts
                     pending.result = message["result"]
                 usage = message["result"].get("usage", {})
                 if usage.get("left_threads") or usage.get("stopped_spark"):
@@ -277,7 +265,7 @@ class Runner:
                 pending = self.pending[message["attempt"]]
                 try:
                     pending.on_message(message)
-                except Exception as error:  # noqa: BLE001 - its neighbours in the runner go on
+                except Exception as error:  # noqa: BLE001 - the other attempts in the runner go on
                     _log.exception("attempt.unheard", attempt=message["attempt"])
                     if pending.failure is None:
                         pending.failure = error
@@ -305,11 +293,11 @@ def _first(error: Exception) -> Exception:
 
 @contextmanager
 def _place(settings: Settings) -> Iterator[tuple[Path, socket.socket]]:
-    """A directory of the runner's own, with the socket that it connects to; both go with it."""
+    """A directory for one runner, with the socket that it connects to. Both are removed at the end."""
     directory = _directory(settings)
     try:
         with closing(_listen(directory / "socket")) as listener:
-            # The directory comes last: whoever owns it may put a link in the place of the socket.
+            # The directory is given away last, because its owner may replace the socket by a link.
             runner_user.give(directory / "socket", settings.runner_user)
             runner_user.give(directory, settings.runner_user)
             yield directory, listener
@@ -318,8 +306,8 @@ def _place(settings: Settings) -> Iterator[tuple[Path, socket.socket]]:
 
 
 def _directory(settings: Settings) -> Path:
-    """In the data directory, unless a socket's path would be too long there."""
-    parent = private.spool(settings)
+    """A new directory below the data directory, or below the temporary one if the socket's path would be too long."""
+    parent = private.make_spool(settings)
     if len(os.fsencode(parent)) + len(f"/{RUNNER}-1234567-12345678901-12345678/socket") > SOCKET_PATH_BYTES:
         parent = Path(tempfile.gettempdir())
     return supervise.own_directory(parent, RUNNER)
@@ -333,7 +321,7 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-def _command(  # noqa: PLR0913, PLR0917 - a process has that many sides
+def _command(  # noqa: PLR0913, PLR0917 - all that a process is started with
     reuse: int,
     settings: Settings,
     spark: Mapping[str, str],
@@ -341,7 +329,7 @@ def _command(  # noqa: PLR0913, PLR0917 - a process has that many sides
     directory: Path,
     token: str,
 ) -> tuple[list[str], dict[str, str]]:
-    """Nothing of the daemon's environment is inherited but what is named: its DSN is there, and job code would see it."""
+    """The runner's command and environment. The daemon's own environment holds the DSN, which job code must not see."""
     conf = session.configuration(spark, settings.master, str(directory), f"dataflowd-{directory.name}")
     env = submit.environment(settings.master, spark, variables, directory, settings.runner_user)
     env |= {wire.SOCKET_VARIABLE: str(directory / "socket"), wire.TOKEN_VARIABLE: token}

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.loaded import Declared
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
     from dataflowd.model.attempt import Attempt
 
 PROBE_AFTER_SECONDS = 30.0
@@ -54,12 +54,12 @@ class Told(Protocol):
 class Runners:
     def __init__(
         self,
-        settings: Settings,
+        current: Current,
         declared: Declared,
         engine: Told,
     ) -> None:
         self._engine = engine
-        self._settings = settings
+        self._current = current
         self._declared = declared
         self._told_runners: int | None = None
         self._told_slots: int | None = None
@@ -71,6 +71,10 @@ class Runners:
         self._learning: asyncio.Task[None] | None = None
         self._bare_starts = 0
         self._sweeper: asyncio.Task[None] | None = None
+
+    @property
+    def _settings(self) -> Settings:
+        return self._current.settings
 
     def all(self) -> list[Runner]:
         return list(self._runners)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.loaded import Declared
-    from dataflowd.host.settings import Settings
+    from dataflowd.host.settings import Current, Settings
     from dataflowd.model.attempt import Attempt
     from dataflowd.model.work_order import Order
 
@@ -46,7 +46,7 @@ _log = log.logger(__name__)
 class SparkEngine:
     def __init__(
         self,
-        settings: Settings,
+        current: Current,
         declared: Declared,
         orders: Orders,
         commands: CommandEngine,
@@ -56,14 +56,18 @@ class SparkEngine:
         self.on_wait: Callable[[int, int | None], None] = lambda _attempt, _applications: None
         self.on_found: Callable[[int, dict[str, Any]], None] = lambda _attempt, _found: None
         self.on_room: Callable[[], None] = lambda: None
-        self._settings = settings
+        self._current = current
         self._declared = declared
         self._orders = orders
         self._commands = commands
         commands.on_found = self._tell_found
-        self._runners = Runners(settings, declared, self)
+        self._runners = Runners(current, declared, self)
         self._echo = echo
         self._suspects: set[tuple[str, str]] = set()
+
+    @property
+    def _settings(self) -> Settings:
+        return self._current.settings
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:

@@ -1,7 +1,8 @@
-"""What `spark-submit` is given: for a runner of `reuse = 1`, and for a `spark_submit` job, whose script knows nothing of us.
+"""The command and environment of `spark-submit`: for a runner of `reuse = 1`, and for a `spark_submit` job.
 
-The configuration travels in a file of the attempt's own directory and never as arguments, which everybody on the host
-can read; so does that of a warm runner, whose PySpark calls spark-submit. The environment is given whole: nothing of the daemon's own is inherited but what is named.
+The configuration is a file in the attempt's own directory, because everybody on the host can read the arguments of a
+process. A warm runner gets its configuration the same way: its PySpark calls spark-submit. Of the daemon's environment only
+the INHERITED variables are passed on.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ INHERITED = (
     "YARN_CONF_DIR",
     "SPARK_CONF_DIR",
     "PYTHONPATH",
-    # How libpq finds and protects the way to tables.
+    # libpq uses these for connections to tables.
     "PGPASSFILE",
     "PGSSLMODE",
     "PGSSLROOTCERT",
@@ -36,11 +37,12 @@ INHERITED = (
 
 
 def words(conf: Mapping[str, str], directory: Path, user: str) -> tuple[str, ...]:
-    """The command up to the application; `directory` is private to the user who runs jobs, and gone with the process.
+    """The command up to the application. `directory` is private to the user who runs jobs, and removed after the process.
 
-    What the host's spark-defaults.conf says stands behind it: the secret of a cluster is nothing for a flow file.
+    The host's spark-defaults.conf applies where the configuration says nothing, so that the secret of a cluster need not
+    stand in a flow file.
     """
-    import pyspark  # noqa: PLC0415 - where it lies is all that is asked
+    import pyspark  # noqa: PLC0415 - only its directory is needed
 
     properties = directory / "spark.properties"
     text = "".join(f"{name} {_escaped(value)}\n" for name, value in conf.items())
@@ -50,7 +52,7 @@ def words(conf: Mapping[str, str], directory: Path, user: str) -> tuple[str, ...
 
 
 def client_words(application: Sequence[str]) -> tuple[str, ...]:
-    """A Connect server has its application: the script is its client, and nothing is submitted."""
+    """The command of a script that is the client of a Connect server: nothing is submitted there."""
     if not application[0].endswith(".py"):
         raise NotAllowedError(
             f"{application[0]} cannot run on a Connect server, which takes only scripts in Python",
@@ -70,7 +72,7 @@ def environment(
         | protection.variables(master)
         | {
             "TMPDIR": str(directory),
-            # That of the executors: a cluster may have it elsewhere.
+            # The Python of the executors: a cluster may have it in another place.
             "PYSPARK_PYTHON": spark.get("spark.pyspark.python", sys.executable),
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYTHONUNBUFFERED": "1",
@@ -79,5 +81,5 @@ def environment(
 
 
 def _escaped(value: str) -> str:
-    """As java.util.Properties reads it."""
+    """Escapes a value for java.util.Properties."""
     return value.replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")

@@ -1,7 +1,7 @@
-"""Flow files: read, checked completely, and brought into the database.
+"""Flow files: reads them, checks them completely, and applies them to the database.
 
-`load` turns a file into a frozen Flow, or raises with all its mistakes; `plan` and `apply` compare it with the
-database and change that. Code references, commands and Spark configuration never leave the file.
+`load` turns a file into a frozen Flow, or raises with all its mistakes. `plan` compares a flow with the database, and
+`apply` changes the database. Code references, commands and Spark configuration stay in the file.
 
 This room knows what a flow declares and which code each job runs on this host. It knows neither where the data lies nor
 how it is read, and starts no process.

@@ -1,12 +1,12 @@
-"""Whether what the database says of a run is what this host's flow files say.
+"""Checks that a work order from the database agrees with the flow files of this host.
 
-A flow file is on the host; the database is elsewhere, and whoever owns it can write any row. So where a file of this host
-declares a dataset, its format, its place and its login have to be the file's, and a job reads and writes what the file
-says. Datasets that only other hosts declare cannot be compared: for these the settings allowed_roots and allowed_hosts
-are the limit, and what stands for the name of their database may be no connection string, which names a host of its own.
+The flow files lie on this host. The owner of the database can write any row there. So if a file of this host declares a
+dataset, the order must have the file's format, location and login; and a job must read and write the datasets that its
+file names. A dataset that only other hosts declare cannot be compared: the settings allowed_roots and allowed_hosts limit
+it, and its database name must not be a connection string, because that could name another host.
 
-A file may be newer than what the daemon has read, and applied already: what differs is compared with the file as it lies
-there now. One that was changed and is not yet applied differs from the database, and is refused.
+A file may be newer than the daemon's copy of it, and already applied. So a difference is compared again with the file as
+it is now. A file that was changed and not yet applied differs from the database, and the order is refused.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
 
 LOGIN = ("hostname", "port", "database", "schemaname", "tablename", "username")
 
-# libpq takes such a text for more than a database's name, and so do the programs that scripts call.
+# libpq, and the programs that scripts call, read such a text as a connection string.
 _CONNECTION_STRING = re.compile(r"=|//|@|^jdbc:", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Difference:
     what: str
-    file: Path | None  # that says otherwise; None: no file of this host says anything
+    file: Path | None  # the file that differs from the database; None: no file of this host declares it
 
 
 def require(order: Order, job: Job, declared: Declared) -> None:
-    """Raises INVALID_ORDER with what differs. Reads the flow files again when something does."""
+    """Raises INVALID_ORDER if something differs, also after reading the flow files again."""
     found = differences(order, job, declared.flows)
     if not found:
         return
-    # Each thing may be as it was read or as it lies there now: files are edited one by one.
+    # Each dataset, and the job, may agree with the file as it was read or as it is now: files are edited one by one.
     fresh = differences(order, job, declared.read_again())
     for name in found.keys() & fresh.keys():
         raise AttemptError("INVALID_ORDER", fresh[name].what, _remedy(fresh[name].file))
 
 
 def differences(order: Order, job: Job, flows: Mapping[str, Flow]) -> dict[str, Difference]:
-    """By what differs: a dataset, or the job."""
+    """The differences, by the dataset or the job that differs."""
     found = {f"job {job.name}": _of_job(order, job, flows)}
     used = [one.dataset.datasetid for one in order.inputs.values()]
     used += [one.dataset.datasetid for one in order.outputs.values()]
@@ -61,9 +61,10 @@ def differences(order: Order, job: Job, flows: Mapping[str, Flow]) -> dict[str, 
 
 
 def _of_job(order: Order, job: Job, flows: Mapping[str, Flow]) -> Difference | None:
-    """A script that a person has named has no file that says what it reads.
+    """A script that a person named has no flow file, so there is nothing to compare.
 
-    One that was created like another has datasets of its own, by the names that the other's code has for them.
+    A job that was created like another uses that job's code. Its own datasets stand in the order under the names that
+    this code uses.
     """
     name = job.like or job.name
     flow = next((one for one in flows.values() if name in one.jobs), None)
@@ -93,7 +94,7 @@ def _of_dataset(order: Order, name: str, flows: Mapping[str, Flow]) -> Differenc
     said = flow.datasets[name]
     wrong = {line: None for side in sides for line in _compared(side, said)}
     if written is not None and written.location != (expected := _written_to(said)):
-        wrong[_told_apart("location", expected, written.location)] = None
+        wrong[_describe("location", expected, written.location)] = None
     if not wrong:
         return None
     return Difference(f"dataset {name} is not what {flow.path} declares: {'; '.join(wrong)}", flow.path)
@@ -102,14 +103,14 @@ def _of_dataset(order: Order, name: str, flows: Mapping[str, Flow]) -> Differenc
 def _compared(found: Dataset, said: Declaration) -> Iterator[str]:
     for column in ("format", "location", "publish"):
         if getattr(found, column) != getattr(said, column):
-            yield _told_apart(column, getattr(said, column), getattr(found, column))
+            yield _describe(column, getattr(said, column), getattr(found, column))
     for column in LOGIN:
         if getattr(found.connection, column) != getattr(said, column):
-            yield _told_apart(column, getattr(said, column), getattr(found.connection, column))
+            yield _describe(column, getattr(said, column), getattr(found.connection, column))
 
 
 def _written_to(said: Declaration) -> str | None:
-    """As dataflow._written_to says."""
+    """The same rule as dataflow._written_to in SQL."""
     if said.location is None or said.publish != "rename":
         return said.location
     return f"{said.location.rstrip('/')}/{ATTEMPTS}"
@@ -121,7 +122,7 @@ def _strings(found: Dataset) -> Iterator[str]:
         yield f"dataset {found.datasetid}: its database {value!r:.200} is a connection string, which may name another host"
 
 
-def _told_apart(column: str, said: object, found: object) -> str:
+def _describe(column: str, said: object, found: object) -> str:
     return f"{column} is {_shown(said)} in the file and {_shown(found)} in the database"
 
 

@@ -1,7 +1,7 @@
 """Brings a checked flow into the database: dataflow.apply_flow compares and writes, in one transaction.
 
-`plan` asks the same function for the same answer without writing. `conflicts` finds what only the database knows
-(names and outputs that belong to another flow) and says it in the file's lines.
+`plan` calls the same function without writing. `conflicts` asks the database for names and outputs that belong to another
+flow, and reports each with its line in the file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def apply(connection: psycopg.Connection, flow: Flow, prune: bool = False) -> li
 
 
 def conflicts(connection: psycopg.Connection, flow: Flow, prune: bool = False) -> None:
-    """Raises FlowMistakesError with all that the database has against this flow."""
+    """Raises FlowMistakesError with all conflicts between this flow and others in the database."""
     with db.translated():
         rows = connection.execute(
             db.query("flow_conflicts"), {"flow": Jsonb(flow.document()), "prune": prune}
@@ -57,7 +57,7 @@ def conflicts(connection: psycopg.Connection, flow: Flow, prune: bool = False) -
 
 def _call(connection: psycopg.Connection, flow: Flow, *, prune: bool, dry_run: bool) -> list[Change]:
     parameters = {"flow": Jsonb(flow.document()), "prune": prune, "dry_run": dry_run}
-    # Every run of a job that changed is judged by what the flow declares now: there may be a million of them.
+    # The database evaluates every run of a changed job again; there may be a million of them.
     with db.translated(), connection.transaction():
         connection.execute(db.query("long_timeout"))
         rows = connection.execute(db.query("flow_apply"), parameters).fetchall()

@@ -1,8 +1,7 @@
-"""From a flow file to a Flow, or to all its mistakes at once.
+"""Turns a flow file into a Flow, or reports all its mistakes at once.
 
-Reading and checking are one pass per table: a key that is wrong is reported and replaced by a usable value, so that
-one mistake hides no other. What concerns several tables (cycles, producers, environments) is checked afterwards, on
-whatever could be read.
+Each table is read and checked in one pass: a wrong key is reported and replaced by a usable value, so that one mistake
+hides no other. Rules about several tables (cycles, producers, environments) are checked afterwards (graph.py).
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ def load(
 ) -> Flow:
     """Raises FlowMistakesError, an InvalidFlowError, with every mistake of the file.
 
-    `lacking` takes the jobs whose code is not there or cannot be used, `elsewhere` those with a dataset where this host may
-    not go. The flow then does without them.
+    With `lacking`, jobs whose code is missing or unusable are put there and left out of the flow. With `elsewhere`, the same
+    happens to jobs with a dataset that this host may not access.
     """
     source = read(path)
     unreachable: dict[str, Mistake] = {}
@@ -158,7 +157,7 @@ def _code(section: Section, directory: Path) -> tuple[Kind, str | tuple[str, ...
 
 
 def _command(section: Section, kind: str) -> tuple[str, ...]:
-    """Words may repeat and may be empty, but the first names a program."""
+    """Words may repeat and may be empty, but the first word must name a program."""
     value = section.value(kind)
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
         section.wrong(kind, "is no array of strings", 'write each word as a string: ["./load.sh", "--fast"]')
@@ -192,7 +191,7 @@ def _quarantine(section: Section) -> int | float | None:
 
 
 def _spark(section: Section) -> dict[str, str]:
-    """Spark configuration. A dotted key without quotes is a nested table to TOML; both spellings mean the same."""
+    """Spark configuration. TOML reads a dotted key without quotes as a nested table; both spellings mean the same."""
     settings = dict(_flattened("", section.data("spark")))
     for name, value in settings.items():
         if not name.startswith("spark."):
@@ -220,7 +219,7 @@ def _flattened(prefix: str, table: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _check_characters(report: Report, key: tuple[str | int, ...], value: Any) -> None:
-    """Postgres cannot store a NUL, wherever it stands."""
+    """Reports every NUL, in keys and values: Postgres cannot store it."""
     if isinstance(value, dict):
         for name, element in value.items():
             _check_characters(report, (*key, name), name)

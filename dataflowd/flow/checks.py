@@ -1,7 +1,7 @@
-"""Declared checks of data, brought to one form: each an object with its limit and its severity.
+"""Reads the declared checks of data, and brings each to one form: a table with its limit and its severity.
 
-`min_rows = 1` and `min_rows = {value = 1, severity = "warn"}` are both written in a file; only the second form leaves
-this module. Custom checks name code, so they are kept apart and never stored.
+A file may have `min_rows = 1` or `min_rows = {value = 1, severity = "warn"}`; this module returns the second form. Custom
+checks name code, so they are returned separately and are never stored in the database.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from dataflowd.flow import code
 from dataflowd.flow.section import Section, type_of
+from dataflowd.model.check_shapes import BY_COLUMN, SEVERITIES, WITH_COLUMN_LIST
 from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SEVERITIES = ("error", "warn")
 Custom = tuple[dict[str, str], ...]
 
 
 def parse(section: Section, columns: list[str] | None) -> tuple[dict[str, Any], Custom]:
-    """The checks of a dataset or a job, and the custom ones. `columns`: those that are known, or None for unknown."""
+    """The checks of a dataset or a job, and its custom checks. `columns`: the schema's columns; None: no schema is known."""
     found: dict[str, Any] = {}
     for name, read in _READERS.items():
         if section.value(name) is not None:
@@ -30,15 +30,15 @@ def parse(section: Section, columns: list[str] | None) -> tuple[dict[str, Any], 
     custom = _custom(section)
     section.close()
     if columns is not None:
-        for name in _PER_COLUMN & found.keys():
-            used = found[name].get("columns", []) if name in _WITH_COLUMN_LIST else list(found[name])
+        for name in (BY_COLUMN | WITH_COLUMN_LIST) & found.keys():
+            used = found[name].get("columns", []) if name in WITH_COLUMN_LIST else list(found[name])
             for column in used:
                 _check_column(section, name, column, columns)
     return found, custom
 
 
 def columns_of(ddl: str) -> list[str] | None:
-    """The column names of a Spark DDL schema; None when its brackets or commas do not add up."""
+    """The column names of a Spark DDL schema; None if its brackets or commas are wrong."""
     parts, depth, current = [], 0, ""
     for character in ddl:
         depth += (character in "<(") - (character in ">)")
@@ -55,8 +55,6 @@ def columns_of(ddl: str) -> list[str] | None:
 
 
 _COLUMN = re.compile(r"\s*(?:`(?P<quoted>[^`]+)`|(?P<plain>[^\s:`<>(),]+))(?:\s*:\s*|\s+)\S")
-_WITH_COLUMN_LIST = frozenset({"not_null", "unique"})
-_PER_COLUMN = frozenset({"not_null", "unique", "accepted_values", "range", "regex"})
 
 
 def _check_column(section: Section, name: str, column: str, columns: list[str]) -> None:
@@ -73,7 +71,7 @@ def _severity(section: Section) -> dict[str, Any]:
 
 
 def _long(section: Section, name: str, key: str) -> Section:
-    """`name = X` read as `name = {key = X}`."""
+    """Reads `name = X` as `name = {key = X}`."""
     value = section.value(name)
     table = value if isinstance(value, dict) else {key: value}
     path = (*section.key, name)

@@ -1,7 +1,7 @@
 """Finds the code that a job names, without running any of it.
 
-A module is looked for beside the flow file first, then among what is installed, and its syntax tree is searched for
-the function. Importing it, or even a parent package, would execute it: checking a flow must be safe.
+A module is looked for beside the flow file first, then among the installed packages. Its syntax tree is searched for the
+function. Nothing is imported, not even a parent package: an import executes code, and checking a flow must be safe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_python(reference: str, directory: Path) -> None:
     module, function = found["module"], found["function"]
     path = _module_file(module, directory)
     if path is None:
-        return  # compiled: there is no source to look into
+        return  # a compiled module has no source to search
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except (SyntaxError, ValueError) as error:
@@ -96,7 +96,7 @@ def check_command(words: Sequence[str], directory: Path) -> None:
 def check_spark_submit(words: Sequence[str], directory: Path) -> None:
     application = words[0]
     if application.startswith("-") or "://" in application:
-        return  # options first, or a file that only the cluster can see
+        return  # an option comes first, or the file exists only on the cluster
     if not (directory / application).is_file():
         raise MissingCodeError(
             f"the file {application!r} does not exist", f"a relative path starts at {directory}"
@@ -118,7 +118,7 @@ def _module_file(module: str, directory: Path) -> Path | None:
 
 
 def _find_spec(parts: list[str]) -> ModuleSpec | None:
-    """importlib.util.find_spec imports parent packages; this steps through their directories instead."""
+    """As importlib.util.find_spec, but without importing parent packages: it looks into their directories instead."""
     search: Sequence[str] | None = None
     spec: ModuleSpec | None = None
     for index in range(1, len(parts) + 1):

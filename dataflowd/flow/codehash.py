@@ -1,11 +1,11 @@
-"""The version of a job's code: a hash of what its function reaches in the flow's directory, and of each part of that.
+"""The version of a job's code: a hash of all code that its function reaches in the flow's directory, and of each part.
 
-It is taken from syntax trees, so that comments, formatting and docstrings do not count: a chunk does not become stale
-because somebody explained a line. Nothing is imported or executed. A Spark SQL file counts as its text without comments
-and blanks at the ends of lines, a command as its words, and what the files hold that they name.
+The hash is taken from syntax trees, so that comments, formatting and docstrings do not count: a new comment makes no chunk
+stale. Nothing is imported or executed. A Spark SQL file counts as its text without comments and without blanks at the ends
+of lines. A command counts as its words and the contents of the files that they name.
 
-The parts are kept with the hash, so that `chunks --stale` can say what changed. Release 0.1 took all modules whole; that
-hash is told beside the new one, so that what it made is not stale after an upgrade.
+The parts are stored with the hash, so that `chunks --stale` can say what changed. Release 0.1 hashed whole modules. That
+hash is also computed (`whole_hash`), so that chunks of release 0.1 are not stale after an upgrade.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dataflowd.flow import reach
+from dataflowd.flow.module_parts import drop_docstrings, imported_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 MODULES_KEPT = 1000
 PARTS_KEPT = 1000
 PART_DIGITS = 32
-_WITH_DOCSTRING = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 @dataclass(frozen=True)
 class Code:
-    """`whole_hash`: what release 0.1 called the same code, where that differs."""
+    """`whole_hash`: the hash that release 0.1 gave the same code; None if it is the same."""
 
     hash: str
     parts: Mapping[str, str]
@@ -39,13 +39,13 @@ class Code:
 
 
 def of_python(references: Sequence[str], directory: Path) -> Code:
-    """Of `module:function` references: the job's own, and those of its custom checks."""
+    """The code of `module:function` references: the job's own, and those of its custom checks."""
     parts = reach.parts_of(references, directory)
     return Code(_digest(parts), _few(parts), of_modules(references, directory))
 
 
 def of_modules(references: Iterable[str], directory: Path) -> str:
-    """Of the modules of these references and all that they import, each as a whole: what a process has loaded."""
+    """The hash of the references' modules and of all modules that they import, each as a whole."""
     found: dict[str, str] = {}
     for reference in references:
         found[f"reference {reference}"] = ""
@@ -61,9 +61,9 @@ def of_sql(name: str, directory: Path) -> Code:
 
 
 def of_command(words: Sequence[str], directory: Path) -> Code:
-    """A word that names a file counts as what the file holds, wherever it lies."""
+    """A word that names a file counts as the content of the file."""
     contents = {f"word {place}": _content(directory / word, word) for place, word in enumerate(words)}
-    # A word itself is not stored: in a command it may be a whole script.
+    # A word that names no file is not stored itself: it may be a whole script.
     named = {
         word if names_file(directory / word) else f"word {place + 1} of the command": contents[
             f"word {place}"
@@ -78,7 +78,7 @@ def _short(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _few(parts: dict[str, str]) -> Mapping[str, str]:
-    """They are stored with each version of the code; of a great many only the files are told."""
+    """The parts that are stored with each version. More than PARTS_KEPT are summed up by file."""
     if len(parts) <= PARTS_KEPT:
         return parts
     files: dict[str, str] = {}
@@ -93,11 +93,11 @@ def _content(path: Path, word: str) -> str:
 
 
 def names_file(path: Path) -> bool:
-    return os.path.isfile(path)  # noqa: PTH113 - a word that is too long for a name is no file either
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file raises if a word is too long for a file name
 
 
 def _collect(module: str, directory: Path, found: dict[str, str]) -> None:
-    """A module that cannot be parsed counts as its text: the hash must exist even for code that will fail."""
+    """Adds a module and all that it imports to `found`."""
     if module in found:
         return
     path = reach.file_of(module, directory)
@@ -113,35 +113,18 @@ def _collect(module: str, directory: Path, found: dict[str, str]) -> None:
 
 @lru_cache(maxsize=MODULES_KEPT)
 def _parsed(path: Path, package: str, *_version: int) -> tuple[str, tuple[str, ...]]:
-    """What the module means, and the names that it imports. Asked for every attempt, so a file is parsed once a version."""
+    """The module's syntax tree as text, and the names that it imports. Cached, because every attempt asks for it.
+
+    A module that cannot be parsed counts as its text: the hash must exist even for code that will fail.
+    """
     text = path.read_bytes()
     try:
         tree = ast.parse(text)
-        imported = tuple(_imported(tree, package))
-        return ast.dump(_without_docstrings(tree)), imported
+        imported = tuple(imported_names(ast.walk(tree), package))
+        drop_docstrings(tree)
+        return ast.dump(tree), imported
     except (SyntaxError, ValueError, RecursionError):
         return hashlib.sha256(text).hexdigest(), ()
-
-
-def _imported(tree: ast.Module, package: str) -> Iterator[str]:
-    """Wherever an import stands, also inside a function. `from a import b` may mean the module a.b."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            parts = package.split(".") if package else []
-            base = ".".join(parts[: len(parts) - node.level + 1]) if node.level else ""
-            name = ".".join(part for part in (base, node.module) if part)
-            if name:
-                yield name
-            yield from (f"{name}.{alias.name}" if name else alias.name for alias in node.names)
-
-
-def _without_docstrings(tree: ast.Module) -> ast.Module:
-    for node in ast.walk(tree):
-        if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return tree
 
 
 def _digest(found: dict[str, str]) -> str:

@@ -1,9 +1,9 @@
-"""The words of a command: `{NAME}` in one stands for what the script finds in its environment as NAME.
+"""Fills in the words of a command: `{NAME}` in a word is replaced by the value of the script's variable NAME.
 
-Values come from the database, and what is executed never does. So nothing is replaced in the words that say what is
-executed: the program, and behind one that starts another (`env`, `python3`, `sh -c`) that other one too. No value becomes
-an option, and no password a word, for everybody on the host can read these. `{{NAME}}` is the text `{NAME}`; braces around
-anything but a name stay as they are, and so does `${NAME}`.
+Values come from the database; the code that is executed never does. So nothing is replaced in words that say what is
+executed: the program, and after a program that starts another (`env`, `python3`, `sh -c`) that other program too. A value
+must not become an option. A password must not become a word, because every user of the host can read a process's words.
+`{{NAME}}` is the text `{NAME}`. Braces around anything but a name stay as they are, and so does `${NAME}`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataflowd.model.faults import AttemptError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Programs that are told what to execute.
+# Programs whose words say what to execute.
 _SHELLS = ("ash", "awk", "bash", "busybox", "dash", "fish", "gawk", "ksh", "mawk", "sh", "zsh")
 _INTERPRETERS = ("java", "node", "perl", "php", "python", "Rscript", "ruby")
 _WRAPPERS = ("env", "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo", "time", "timeout", "xargs")
@@ -33,7 +33,7 @@ _NUMBER = re.compile(r"-?[0-9][0-9.]*[smhd]?")
 
 
 def filled(words: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Raises AttemptError for what the flow's own check could not see: values, and what the database knows otherwise."""
+    """The words with their values. Raises AttemptError for an unknown name, and for a value that becomes an option."""
     executed = executed_places(words)
     return [word if place in executed else _filled(word, values) for place, word in enumerate(words)]
 
@@ -43,12 +43,14 @@ def names(word: str) -> list[str]:
 
 
 def shell_names(word: str) -> list[str]:
-    """Variables as a shell reads them. In a word with blanks they may be meant for one."""
+    """The variables of a word in the form of a shell. Empty for a word with blanks, which may be a text for a shell."""
     return [] if re.search(r"\s", word) else _SHELL.findall(word)
 
 
 def executed_places(words: Sequence[str]) -> set[int]:
-    if words[0].startswith("-"):  # options of spark-submit: which word is the application, it alone knows
+    if words[0].startswith(
+        "-"
+    ):  # options of spark-submit: only spark-submit knows which word is the application
         return set(range(len(words)))
     found = {0}
     if not _starts(words[0]):
@@ -75,7 +77,7 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
         if name not in values:
             raise AttemptError(
                 "INVALID_CODE",
-                f"the command has {{{name}}} in {word!r}, which this run knows nothing of",
+                f"the command has {{{name}}} in {word!r}, which is no variable of this run",
                 "apply the flow file that this host runs",
             )
     made = _PLACE.sub(lambda found: values[found["name"]] if found["name"] else found["text"], word)

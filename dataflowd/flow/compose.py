@@ -1,4 +1,7 @@
-"""An order's second half: what the flow file of this host adds to what the database has said of a run."""
+"""Composes a work order: adds this host's half, from the flow file and the settings, to the database's half.
+
+Also computes the version of a job's code and configuration, which is stored with each attempt.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 def composed(
     found: dict[str, Any], identity: dict[str, Any], flow: Flow, job: Job, settings: Settings
 ) -> Order:
-    """`found`: what the database says; `identity`: which attempt it is. Raises INVALID_ORDER."""
+    """`found`: the database's half of the order; `identity`: the fields of the attempt. Raises INVALID_ORDER."""
     vetting.database_half(found)
     order = Order.parse(
         found
@@ -50,7 +53,7 @@ def on_host(settings: Settings, *more_roots: str) -> dict[str, Any]:
 
 
 def with_checks(order: Order, flow: Flow, job: Job) -> Order:
-    """The checks that this host's flow file adds. Custom ones name code, so that none is taken from the database."""
+    """Adds the checks of this host's flow file. Custom checks name code, so none is taken from the database."""
     inputs = {
         name: replace(source, dataset=replace(source.dataset, custom_checks=()))
         for name, source in order.inputs.items()
@@ -69,9 +72,8 @@ def with_checks(order: Order, flow: Flow, job: Job) -> Order:
 
 
 def of_order(result: Result, order: Order) -> Result:
-    """With the code and configuration that the order names, and with the datasets' own names.
-
-    Code that another job shares tells of its datasets by that job's names; the database knows them by their own.
+    """Adds the code and configuration that the order names, and renames the datasets of a result to their own names: a job that
+    was created like another uses that job's names.
     """
     told = {"outputs": result.outputs, "checks": result.checks, "judged": result.judged}
     return replace(
@@ -80,7 +82,7 @@ def of_order(result: Result, order: Order) -> Result:
 
 
 def told_by_own_names(told: Mapping[str, Any], order: Order) -> dict[str, Any]:
-    """The same of what is on its way to be a result."""
+    """As of_order, for the fields of a result that is not complete yet."""
     own = {name: source.dataset.datasetid for name, source in order.inputs.items()}
     own |= {name: output.dataset.datasetid for name, output in order.outputs.items()}
     renamed = dict(told)
@@ -94,7 +96,7 @@ def told_by_own_names(told: Mapping[str, Any], order: Order) -> dict[str, Any]:
 
 
 def environment(flow: Flow, java: Mapping[str, str]) -> dict[str, str]:
-    """What a runner for a flow needs to find its Java, and the flow's modules: Python workers look for them too."""
+    """The variables by which a runner of this flow, and its Python workers, find Java and the flow's modules."""
     path = [str(flow.directory), os.environ.get("PYTHONPATH", "")]
     return dict(java) | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
@@ -109,7 +111,7 @@ def references(flow: Flow, job: Job) -> list[str]:
 
 @dataclass(frozen=True)
 class Version:
-    """What a job runs with."""
+    """The version of a job's code and configuration."""
 
     code: Code
     config_hash: str
@@ -127,7 +129,7 @@ def versions(flow: Flow) -> dict[str, Version]:
 
 
 def as_parameters(told: Mapping[str, Version]) -> dict[str, list[Any]]:
-    """Of the queries code_versions and other_code."""
+    """The parameters of the queries code_versions and other_code."""
     return {
         "jobids": list(told),
         "code_hashes": [version.code.hash for version in told.values()],

@@ -1,4 +1,4 @@
-"""The tables [dataset.NAME] of a flow file."""
+"""Reads and checks the tables [dataset.NAME] of a flow file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from dataflowd.flow.section import Section
     from dataflowd.host.settings import Settings
 
-FILE_FORMATS = ("csv", "json", "parquet", "orc", "text")
-TABLE_FORMATS = ("postgres", "jdbc")
-LAKE_FORMATS = ("delta", "iceberg")  # from jars that the user supplies
-FORMATS = (*FILE_FORMATS, *LAKE_FORMATS, *TABLE_FORMATS, "none")
 ORDERINGS = ("natural", "date", "number", "text")
 CALENDARS = ("hourly", "daily", "weekly", "monthly")
 BUILT_IN = frozenset({"today"})  # the daily calendar that every database has
@@ -47,7 +43,7 @@ def parse(section: Section, settings: Settings) -> Dataset:
     dataset = Dataset(
         name=name,
         description=section.text("description") or "",
-        format=section.word("format", FORMATS, "none" if calendar else "parquet") or "parquet",
+        format=section.word("format", tuple(formats.OPTIONS), "none" if calendar else "parquet") or "parquet",
         location=_location(section, settings),
         hostname=section.filled("hostname"),
         port=_port(section),
@@ -115,21 +111,21 @@ def _options(section: Section) -> dict[str, Any]:
 
 def _check_reachable(section: Section, dataset: Dataset) -> None:
     if dataset.calendar is None and "calendar" in section:
-        return  # it is meant to be one, and that mistake is reported
+        return  # the value of calendar is wrong, and that mistake is already reported
     if dataset.calendar is None:
         for name in ("zone", "start", "ready"):
             if name in section:
                 section.wrong(
                     name, "is given without a calendar", f"write calendar = one of {', '.join(CALENDARS)}"
                 )
-    if section.value("format") not in (None, *FORMATS):
-        return  # what such a one needs is not known
-    is_files = dataset.format in (*FILE_FORMATS, *LAKE_FORMATS)
+    if section.value("format") not in (None, *formats.OPTIONS):
+        return  # the format is wrong, so its other keys cannot be checked
+    is_files = dataset.format in (*formats.FILES, *formats.LAKES)
     if dataset.calendar is None and is_files and "location" not in section:
         section.wrong(
             "location", f"is missing for format {dataset.format!r}", 'write location = "{root}/..."'
         )
-    if dataset.format in TABLE_FORMATS and "tablename" not in section:
+    if dataset.format in formats.NAMED_TABLES and "tablename" not in section:
         section.wrong("tablename", f"is missing for format {dataset.format!r}", "name the table")
     if is_files:
         _check_options(section, dataset)
@@ -139,9 +135,9 @@ def _check_reachable(section: Section, dataset: Dataset) -> None:
 
 
 def _check_rightness(section: Section, dataset: Dataset) -> None:
-    """What is asked of the second question, which only files can answer."""
+    """Checks digest and expect_newer, which belong to the second question (is it the right data?) and need files."""
     for name, is_asked in (("digest", dataset.digest), ("expect_newer", dataset.expect_newer)):
-        if is_asked and dataset.format not in FILE_FORMATS:
+        if is_asked and dataset.format not in formats.FILES:
             section.wrong(
                 name, f"is true, and format {dataset.format!r} has no files to look at", "leave it out"
             )
@@ -154,10 +150,10 @@ def _check_rightness(section: Section, dataset: Dataset) -> None:
 
 
 def _check_fixed_path(section: Section, dataset: Dataset) -> None:
-    """See dataflowd.storage.fixed_path."""
+    """The conditions of dataflowd.storage.fixed_path."""
     remedy = "write 'pointer': readers find the data through dataflow.data_location()"
     location = dataset.location or ""
-    if dataset.format not in FILE_FORMATS:
+    if dataset.format not in formats.FILES:
         section.wrong("publish", f"is 'rename', and format {dataset.format!r} has no files to rename", remedy)
     elif "{dataid}" in location:
         section.wrong(
@@ -172,7 +168,7 @@ def _check_fixed_path(section: Section, dataset: Dataset) -> None:
 
 
 def _check_options(section: Section, dataset: Dataset) -> None:
-    """Those that reach Spark. A host looks again before it uses them."""
+    """Checks the options that reach Spark. A runner checks them again before it uses them."""
     try:
         formats.read_options(dataset.name, dataset.format, dataset.options)
     except AttemptError as error:
@@ -223,7 +219,7 @@ def _check_table(section: Section, dataset: Dataset) -> None:
 
 
 def _start(section: Section, calendar: str | None, zone: str) -> dt.datetime | None:
-    """The first period's start, as a moment; it has to be where a period starts."""
+    """The moment at which the first period starts. Any other moment inside a period is a mistake."""
     value = section.value("start")
     if value is None:
         if calendar is not None:

@@ -1,4 +1,4 @@
-"""What concerns several tables of a flow file: who reads and writes what, and whether it can ever run."""
+"""Checks rules about several tables of a flow file: which job reads and writes which dataset, and whether it can ever run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.flow import command_words, script_variables
-from dataflowd.flow.datasets import BUILT_IN, FILE_FORMATS
+from dataflowd.flow.datasets import BUILT_IN
 from dataflowd.flow.mapping import grain, misfit
+from dataflowd.model.formats import FILES
 from dataflowd.model.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def _producers(flow: Flow) -> dict[str, list[str]]:
 
 
 def _check_tables(flow: Flow, job: Job, report: Report) -> None:
-    """A command writes as it likes; what the SDK writes to a table replaces the rows of a chunk."""
+    """The SDK replaces the rows of a chunk in a table, so it needs a column with the dataid. A command does not."""
     for name in job.outputs if job.kind in {"python", "sql"} else ():
         dataset = flow.datasets.get(name)
         if dataset is not None and dataset.format == "postgres" and "dataid_column" not in dataset.options:
@@ -92,7 +93,7 @@ def _check_names(flow: Flow, job: Job, report: Report) -> None:
 
 
 def _check_inputs(flow: Flow, job: Job, producers: Mapping[str, list[str]], report: Report) -> None:
-    # `inputs = []` is no slip: such a job runs when somebody asks for a new run.
+    # `inputs = []` is no mistake: such a job runs when a person asks for a new run.
     is_asked_for = report.source.data["job"][job.name].get("inputs") == []
     if not is_asked_for and all(mapping["kind"] == "fixed" for mapping in job.inputs.values()):
         what = "has only fixed inputs" if job.inputs else "has no inputs"
@@ -128,7 +129,7 @@ def _check_inputs(flow: Flow, job: Job, producers: Mapping[str, list[str]], repo
 
 
 def _check_beside_all(flow: Flow, job: Job, producers: Mapping[str, list[str]], report: Report) -> None:
-    """A job with the mapping all runs for one dataid; an input that has no chunk of that name would never be ready."""
+    """A job with the mapping `all` has one dataid. An identity input without a chunk of that dataid is never ready."""
     gathered = _gathered(job)
     if gathered is None:
         return
@@ -144,13 +145,13 @@ def _check_beside_all(flow: Flow, job: Job, producers: Mapping[str, list[str]], 
 
 
 def _gathered(job: Job) -> tuple[str, str] | None:
-    """The input that is read as a whole, and the dataid of the one run that does so."""
+    """The input with the mapping `all`, and the dataid of the job's only run."""
     found = [(name, mapping) for name, mapping in job.inputs.items() if mapping["kind"] == "all"]
     return (found[0][0], found[0][1]["dataid"]) if found else None
 
 
 def _makes(flow: Flow, producers: Mapping[str, list[str]], dataset: str, dataid: str) -> bool:
-    """Whether a job of this flow makes that very chunk: one that gathers itself, or follows one that does by identity."""
+    """Whether a job of this flow makes that chunk: a job with the mapping `all`, or one that follows it by identity."""
     seen: set[str] = set()
     while dataset in producers and dataset not in seen:
         seen.add(dataset)
@@ -166,7 +167,7 @@ def _makes(flow: Flow, producers: Mapping[str, list[str]], dataset: str, dataid:
 
 
 def _check_script(flow: Flow, job: Job, report: Report) -> None:
-    """Spark looks into files that a script writes; of anything else a check would be a promise that nobody keeps."""
+    """Reports checks that are never run: of what a script writes, only files can be checked, by Spark."""
     if job.kind not in (*SCRIPTS, "outside"):
         return
     maker, remedy = (
@@ -176,7 +177,7 @@ def _check_script(flow: Flow, job: Job, report: Report) -> None:
     )
     for name in job.outputs:
         dataset = flow.datasets.get(name)
-        if dataset is None or (job.kind != "outside" and dataset.format in FILE_FORMATS):
+        if dataset is None or (job.kind != "outside" and dataset.format in FILES):
             continue
         for check in flow.checks_inside(job, name):
             report.add(
@@ -188,7 +189,7 @@ def _check_script(flow: Flow, job: Job, report: Report) -> None:
 
 
 def _check_words(job: Job, report: Report) -> None:
-    """Nothing but these names is replaced, and no shell is there to replace others."""
+    """Reports names in a command's words that would not be replaced. No shell runs that could replace them."""
     if job.kind not in SCRIPTS or not job.code:
         return
     known = script_variables.names(job.inputs, job.outputs, job.params)
@@ -259,7 +260,7 @@ def _check_row_counts(flow: Flow, job: Job, report: Report) -> None:
 
 
 def _check_locations(flow: Flow, producers: Mapping[str, list[str]], report: Report) -> None:
-    """Two datasets that jobs write to one place would overwrite each other."""
+    """Reports two written datasets with one location: they would overwrite each other."""
     taken: dict[str, str] = {}
     for name, dataset in flow.datasets.items():
         if name not in producers or dataset.location is None:
@@ -274,7 +275,10 @@ def _check_locations(flow: Flow, producers: Mapping[str, list[str]], report: Rep
 
 
 def _check_cycles(flow: Flow, producers: Mapping[str, list[str]], report: Report) -> None:
-    """A cycle that goes back in time is no cycle of runs, and a job's own output is reported elsewhere."""
+    """Reports jobs that wait for each other. An input of an earlier dataid makes no cycle of runs.
+
+    _check_inputs reports a job that reads its own output.
+    """
     needs = {
         name: {
             producers[dataset][0]
@@ -295,7 +299,7 @@ def _check_cycles(flow: Flow, producers: Mapping[str, list[str]], report: Report
 
 
 def _cycles(needs: dict[str, set[str]]) -> Iterator[list[str]]:
-    """One cycle after the other; the jobs of one that was found are taken out before looking for the next."""
+    """Yields one cycle after the other. The jobs of a found cycle are removed before the next search."""
     while True:
         try:
             graphlib.TopologicalSorter(needs).prepare()

@@ -1,8 +1,8 @@
-"""The flow files of this host, as the daemon last read them: which code a job runs is known here and nowhere else.
+"""The flow files of this host, as the daemon last read them. Only they say which code a job runs.
 
-A reload that finds mistakes keeps what was good, so that a half-edited file stops nothing that runs. At the start there is
-nothing to keep: a job whose script or module is not there is left out, and the others run. A job with a dataset where
-this host may not go (allowed_roots, allowed_hosts) is always left out: other hosts may have it.
+A reload that finds mistakes keeps the flows of before, so that a half-edited file stops no job. When a daemon starts,
+there is nothing to keep: a job whose script or module is missing is left out, and the others run. A job with a dataset that
+this host may not access (allowed_roots, allowed_hosts) is always left out: another host may run it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptFlow(Flow):
-    """A script that a person has named, for a job that the database knows; there is no flow file."""
+    """A script that a person named, for a job of the database. It has no flow file."""
 
     stored_hash: str | None
 
@@ -33,7 +33,7 @@ class ScriptFlow(Flow):
 
 
 def needs_spark(flow: Flow, job: Job) -> bool:
-    """Whether nobody but Spark can run it, or look at what it has made."""
+    """Whether Spark must run the job, or check its outputs."""
     return job.kind != "command" or any(flow.checks_inside(job, output) for output in job.outputs)
 
 
@@ -47,7 +47,7 @@ class Declared:
         self._likes: dict[str, str] = {}
 
     def load(self, settings: Settings) -> None:
-        """Raises FlowMistakesError and changes nothing if a file is wrong."""
+        """Reads all flow files again. If one has mistakes, raises FlowMistakesError and changes nothing."""
         elsewhere: dict[str, AttemptError] = {}
         self.flows = self._read(settings, None, elsewhere)
         self._settings = settings
@@ -55,31 +55,31 @@ class Declared:
 
     def unserved(self) -> dict[str, str]:
         """The jobs that were left out, each with the reason."""
-        lacking = {job: error.message.splitlines()[-1] for job, error in self.lacking.items()}
+        lacking = {job: error.mistakes[0].told(error.path) for job, error in self.lacking.items()}
         return lacking | {job: f"{error.message}; {error.remedy}" for job, error in self.elsewhere.items()}
 
     def read_again(self) -> dict[str, Flow]:
-        """The flows as their files say now. Which code runs does not change by this; a file that is wrong now is left as it was."""
-        return {name: self._as_it_lies(one) for name, one in self.flows.items()}
+        """The flows as their files are now; for a file with mistakes, the flow of before. Changes no job's code."""
+        return {name: self._current(one) for name, one in self.flows.items()}
 
     def as_applied(self, known: Flow, job: Job, applied: str | None) -> tuple[Flow, Job]:
-        """The file as it lies there, if it is what was applied and what was read is not."""
+        """The flow and the job as applied: of the file as it is now, if only this one matches `applied`."""
         name = job.like or job.name
         if applied is None or known.config_hash(name) == applied:
             return known, job
-        now = self._as_it_lies(known)
+        now = self._current(known)
         if name not in now.jobs or now.config_hash(name) != applied:
             return known, job
         return now, replace(now.jobs[name], name=job.name, like=job.like)
 
-    def _as_it_lies(self, known: Flow) -> Flow:
+    def _current(self, known: Flow) -> Flow:
         if isinstance(known, ScriptFlow):
             return known
         try:
             found = known.path.stat()
             mark = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
             if known.path not in self._fresh or self._fresh[known.path][0] != mark:
-                # A job that lacks its code says nothing about datasets.
+                # Missing code does not matter here: only the declarations of datasets and jobs are compared.
                 self._fresh[known.path] = mark, flow.load(known.path, self._settings, {}, {})
         except (OSError, FlowMistakesError):
             return known
@@ -104,7 +104,7 @@ class Declared:
         return found
 
     def add_script(self, jobid: str, script: Path, stored_hash: str | None) -> None:
-        """It runs in the working directory of whoever has named it."""
+        """Lets a script run as the job's code, in the working directory of the person who named it."""
         job = Job(
             name=jobid,
             kind="command",
@@ -120,11 +120,11 @@ class Declared:
         script_flow = ScriptFlow(
             name=name, path=beside, datasets={}, jobs={jobid: job}, stored_hash=stored_hash
         )
-        # First, for the job is this script; the others still say what their datasets are.
+        # The script comes first, so that it is the job's code. The other flows still declare their datasets.
         self.flows = {name: script_flow, **self.flows}
 
     def add_command(self, jobid: str, words: Sequence[str], stored_hash: str | None) -> None:
-        """A command that a person executes in the place of the job's code, in the person's working directory."""
+        """Lets a person's command run in place of the job's code, in the person's working directory."""
         job = Job(
             name=jobid,
             kind="command",
@@ -144,13 +144,13 @@ class Declared:
         self.flows = {name: command_flow, **self.flows}
 
     def add_words(self, jobid: str, words: Sequence[str]) -> None:
-        """To the words of the job's command, in this process."""
+        """Appends words to the job's command, for this process only."""
         known, job = self.job(jobid)
         said = replace(known, jobs={**known.jobs, jobid: replace(job, words=tuple(words))})
         self.flows = {name: said if one is known else one for name, one in self.flows.items()}
 
     def add_like(self, jobid: str, base: str) -> None:
-        """The database knows a job that was created like another: it runs that one's code."""
+        """Registers a job that was created like another, `base`: it runs the code of `base`."""
         if jobid != base:
             self._likes[jobid] = base
 
@@ -174,7 +174,7 @@ class Declared:
         )
 
     def has_fixed_paths(self, dataset: str) -> bool:
-        """Of a dataset that no file declares, as those of jobs that were created like others, only the database knows: it is asked."""
+        """Whether chunks of this dataset may have fixed paths. True also for a dataset of no file, as of a created job."""
         found = [one.datasets[dataset] for one in self.flows.values() if dataset in one.datasets]
         return not found or any(one.publish == "rename" for one in found)
 

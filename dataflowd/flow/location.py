@@ -1,7 +1,7 @@
 """Locations of a flow file: what {root} stands for, and whether a location lies under an allowed root.
 
-The comparison is lexical, on normalised paths, so that it holds on the host that checks as on the host that runs;
-links that leave a root are found by the runner, which sees the disk.
+Only the text of normalised paths is compared, so that the result is the same on every host. The runner finds links that
+leave a root, because it sees the disk (dataflowd.host.allowed_roots).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PLACEHOLDERS = ("root", "dataid")
 
 
 class OutsideRootsError(BadLocationError):
-    """A good location, but on this host nobody may go there."""
+    """The location is well formed, but this host does not allow it."""
 
     def __init__(self, resolved: str, what: str, remedy: str) -> None:
         super().__init__(what, remedy)
@@ -30,7 +30,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
 def resolve(location: str, settings: Settings) -> str:
-    """The location with {root} filled in; {dataid} stays. Raises BadLocationError when it may not be used."""
+    """The location with {root} filled in; {dataid} stays. Raises BadLocationError if it may not be used."""
     for name in _PLACEHOLDER.findall(location):
         if name not in PLACEHOLDERS:
             raise BadLocationError(

@@ -1,7 +1,7 @@
-"""Mappings: which input chunks make an output chunk, as a flow file says it.
+"""Reads mappings of a flow file: which input chunks make an output chunk.
 
-What a mapping means is known to SQL alone (dataflow.required_inputs and its inverse). Here only those are let through
-that can mean something: known keys and values, periods that nest, and inputs that agree on what an output dataid is.
+Only SQL knows what a mapping means (dataflow.required_inputs and its inverse). This module refuses mappings that cannot
+mean anything: it checks keys and values, that periods nest, and that the inputs agree on the form of an output dataid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KINDS = ("identity", "offset", "window", "all", "fixed", "partitioning")
 IDENTITY: dict[str, Any] = {"kind": "identity"}
 OFFSET_UNITS = ("hour", "day", "week", "month", "year", "number")
 PERIODS = ("hour", "day", "week", "month")
-# Weeks straddle months and years, so neither can be made of whole ones.
+# Weeks cross the ends of months and years, so no month or year is made of whole weeks.
 NESTS = {
     "hour": ("day", "week", "month", "year"),
     "day": ("week", "month", "year"),
@@ -33,7 +33,7 @@ DEFAULT_OUTPUT = "all"
 
 
 def parse(inputs: Section, dataset: str) -> dict[str, Any]:
-    """The mapping of one input, in the form that job_input.mapping keeps."""
+    """The mapping of one input, in the form of the column job_input.mapping."""
     value = inputs.value(dataset)
     if isinstance(value, str):
         if value in KINDS[1:]:
@@ -61,7 +61,7 @@ def parse(inputs: Section, dataset: str) -> dict[str, Any]:
 
 
 def grain(mapping: Mapping[str, Any]) -> str | None:
-    """What the output's dataids are, as far as the mapping says it: a period, numbers, or one certain dataid."""
+    """The form of the output's dataids, as far as the mapping says it: a period, a number, or one certain dataid."""
     if mapping["kind"] == "window":
         return "number" if "size" in mapping else str(mapping.get("to") or mapping.get("unit"))
     if mapping["kind"] == "offset":
@@ -70,7 +70,7 @@ def grain(mapping: Mapping[str, Any]) -> str | None:
 
 
 def misfit(mapping: Mapping[str, Any], dataset: Dataset) -> str | None:
-    """Why this mapping can never find chunks of this dataset; None when it can."""
+    """Why this mapping can never find chunks of this dataset; None if it can."""
     unit = mapping.get("from") or mapping.get("unit") or ("number" if "size" in mapping else None)
     if unit is None:
         return None

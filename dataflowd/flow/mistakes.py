@@ -1,4 +1,4 @@
-"""Mistakes of a flow file: collected, sorted by line and reported all at once."""
+"""Collects the mistakes of a flow file, and raises all of them at once, sorted by line."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dataflowd.model.errors import InvalidFlowError
+from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,16 +21,20 @@ class Mistake:
     what: str
     remedy: str
 
+    def told(self, path: Path) -> str:
+        return f"{path}:{self.line}: {self.what}; {self.remedy}"
+
 
 class FlowMistakesError(InvalidFlowError):
-    """Every mistake of one file, each on a line `file:line: what; remedy`."""
+    """All mistakes of one file, each as a line `file:line: what; remedy`."""
 
     def __init__(self, path: Path, mistakes: Iterable[Mistake]) -> None:
         self.path = path
         self.mistakes = sorted(set(mistakes))
-        count = "1 mistake" if len(self.mistakes) == 1 else f"{len(self.mistakes)} mistakes"
-        lines = [f"{path}:{mistake.line}: {mistake.what}; {mistake.remedy}" for mistake in self.mistakes]
-        super().__init__("\n".join([f"{path} has {count}", *lines]))
+        count = counted(len(self.mistakes), "mistake")
+        super().__init__(
+            "\n".join([f"{path} has {count}", *(mistake.told(path) for mistake in self.mistakes)])
+        )
 
 
 class Report:
@@ -50,14 +55,14 @@ class Report:
         self.mistakes.append(Mistake(self.source.line(key), what, remedy))
 
     def lacks_code(self, key: Key, what: str, remedy: str) -> None:
-        """A mistake, unless whoever reads the file can do without the job."""
+        """Reports missing code: as a mistake, or in `lacking` if the caller can leave the job out."""
         if self.lacking is None:
             self.add(key, what, remedy)
         else:
             self.lacking[str(key[-2])] = Mistake(self.source.line(key), what, remedy)
 
     def elsewhere(self, key: Key, what: str, remedy: str) -> None:
-        """A mistake, unless whoever reads the file can do without the dataset."""
+        """Reports a forbidden location or host: as a mistake, or in `unreachable` if the caller can leave its jobs out."""
         if self.unreachable is None:
             self.add(key, what, remedy)
         else:

@@ -1,7 +1,7 @@
-"""What a checked flow file declares. Frozen: a changed file is loaded anew.
+"""The declarations of a checked flow file: Flow, Dataset, Job. They are frozen; a changed file is loaded again.
 
-`Flow.document` is what the database gets. It names columns of dataflow.dataset and dataflow.job and leaves out all
-that names code or configures Spark: those stay in the file, on this host.
+The database gets `Flow.document`. Its keys are columns of dataflow.dataset and dataflow.job. It has no code references and
+no Spark configuration: they stay in the file, on this host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Kind = Literal["python", "sql", "command", "spark_submit", "outside"]
-# Checks that are judged by the rows that a script tells; for all others somebody has to look at what it wrote.
+# Checks of the row count that a script reports. All other checks need a look into the files that the script wrote.
 TOLD_BY_SCRIPTS = frozenset({"min_rows", "max_rows", "row_count"})
 
 
@@ -83,7 +83,7 @@ class Job:
     kind: Kind
     code: (
         str | tuple[str, ...]
-    )  # "module:function", "file.sql", the words of a command, or "" for one that is executed outside
+    )  # "module:function", "file.sql", the words of a command, or "" if the job is executed outside
     inputs: Mapping[str, Mapping[str, Any]]  # dataset -> mapping
     outputs: tuple[str, ...]
     params: Mapping[str, Any]
@@ -101,11 +101,9 @@ class Job:
     spark: Mapping[str, str]
     checks: Mapping[str, Any]
     custom_checks: tuple[Mapping[str, str], ...] = ()
-    words: tuple[str, ...] = ()  # that the person who runs it has added; no flow file has them
-    is_replaced: bool = (
-        False  # the words are the whole command: a person executes it in the place of the job's code
-    )
-    like: str | None = None  # the job that the file declares, of one that was created like it
+    words: tuple[str, ...] = ()  # added to the command by the person who runs it; they are in no flow file
+    is_replaced: bool = False  # the words are the whole command: a person runs it in place of the job's code
+    like: str | None = None  # for a job that was created like another: that job, which the file declares
 
     def document(self) -> dict[str, Any]:
         return {
@@ -136,7 +134,7 @@ class Flow:
 
     @property
     def directory(self) -> Path:
-        """Where its code is: modules, SQL files and commands are found relative to the flow file."""
+        """The directory of the flow file: modules, SQL files and commands are found relative to it."""
         return self.path.absolute().parent
 
     def document(self) -> dict[str, Any]:
@@ -150,7 +148,7 @@ class Flow:
         }
 
     def checks_inside(self, job: Job, output: str) -> list[str]:
-        """The checks of an output that need a look at what is in it."""
+        """The checks of an output that need a look into its data."""
         dataset = self.datasets.get(output)
         if dataset is None:
             return []
@@ -158,10 +156,10 @@ class Flow:
         return sorted({*dataset.checks, *job.checks, *custom} - TOLD_BY_SCRIPTS)
 
     def config_hash(self, job: str) -> str:
-        """Of all that may change what a run of the job produces, apart from code.
+        """A hash of everything except code that may change what a run of the job produces.
 
-        Where data lies, who reads it and how often a run is retried are left out: chunks do not become stale when
-        a disk is replaced or a limit is raised.
+        Locations, hosts, logins and limits are left out: chunks do not become stale when a disk is replaced or a limit is
+        raised.
         """
         declared = self.jobs[job]
         contents = {

@@ -1,9 +1,10 @@
-"""The parts of one Python module of a flow: what runs when it is imported, and what counts only where it is used.
+"""Splits one Python module of a flow into parts: the code that runs when it is imported, and code that counts where it is used.
 
-A function of the top level, or a constant, is a part of its own where two things are sure: defining it does nothing else,
-and nothing but the code that names it can reach it. Everything else of the top level (imports, classes, conditions,
-calls) runs with the import and is one part, named by the file. Some code hides what it reaches: then `hides` says how far
-one has to look. Nothing is imported or executed, and what is written here does not depend on Python's minor version.
+A function or a constant of the top level is a part of its own if two things are certain: its definition has no side
+effect, and only code that names it can reach it. All other code of the top level (imports, classes, conditions, calls) runs
+with the import and is one part, named by the file. Some code reaches other code without naming it (exec, importlib,
+globals): then `hides` says where that code may be. Nothing is imported or executed. The digests do not depend on Python's
+minor version.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ if TYPE_CHECKING:
 MODULES_KEPT = 1000
 DIGEST_SHOWN = 16
 
-# ("rates", "of", "total"): a name and the attributes behind it.
+# A name and its attributes: rates.of.total is ("rates", "of", "total").
 Chain: TypeAlias = tuple[str, ...]
-# A module, and the name in it that is imported; no name: the module itself.
+# A module, and the name that is imported from it; None: the module itself.
 Target: TypeAlias = tuple[str, str | None]
-# How far code may reach that does not say it: not at all, into its module and all that this imports, or anywhere.
+# Where code may be that is reached without being named: nowhere, in this module and its imports, or in any module.
 Hides: TypeAlias = Literal["nothing", "module", "directory"]
 
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 _Scope = (*_Function, ast.ClassDef, ast.Lambda)
 _WITH_DOCSTRING = (ast.Module, *_Function, ast.ClassDef)
-# By these, code is found that the text does not name: anywhere, or in the module and what it imports.
+# Words by which code is reached that the text does not name. _LOOKS_ANYWHERE: in any module; _LOOKS_AROUND: in this module
+# and its imports.
 _LOADERS = (
     "importlib",
     "importlib.util",
@@ -75,8 +77,8 @@ _LOOKS_AROUND = {
     ".currentframe",
     ".__subclasses__",
 }
-_HAS_DATA = ("importlib",)  # importlib.resources and importlib.metadata import nothing of the flow's
-# What these do to a function is known: they neither call it nor keep it where other code finds it.
+_HAS_DATA = ("importlib",)  # importlib.resources and importlib.metadata import no module of the flow
+# These decorators neither call a function nor store it where other code finds it.
 _DECORATORS = {
     "dataflowd.job",
     "dataflowd.node",
@@ -116,12 +118,14 @@ _CHANGES |= {
     "__setitem__",
 }
 _CONTAINERS = {"list", "dict", "set", "bytearray", "defaultdict", "Counter", "deque", "OrderedDict"}
-_MODULE_FUNCTION = 2  # operator.add is a function of a module, state.SEEN.add changes what a module has
+_MODULE_FUNCTION = (
+    2  # words: operator.add is a function of a module, state.SEEN.add changes a value of a module
+)
 
 
 @dataclass(frozen=True)
 class Uses:
-    """What a piece of code names."""
+    """The names that a piece of code uses."""
 
     chains: frozenset[Chain] = frozenset()
     imports: frozenset[str] = frozenset()
@@ -136,7 +140,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Module:
-    """`keeps_state`: one of its functions may leave something behind for another, so that all of them count together."""
+    """`keeps_state`: a function of the module may change a value that another one reads, so all of them count together."""
 
     top: Part
     parts: Mapping[str, Part] = field(default_factory=dict)
@@ -146,12 +150,12 @@ class Module:
 
 
 def imported_by(path: Path, package: str) -> tuple[str, ...]:
-    """All that it imports, wherever the import stands. Asked for every attempt, so a file is parsed once a version."""
+    """All names that the module imports, also inside functions. Cached, because every attempt asks for it."""
     return _imported_by(path, package, *_version(path))
 
 
 def analysed(path: Path, package: str, own: frozenset[str]) -> Module:
-    """`own`: the first words of those of its imports that are the flow's."""
+    """The parts of a module. `own`: the first words of its imports of the flow's own modules."""
     return _analysed(path, package, own, *_version(path))
 
 
@@ -163,20 +167,20 @@ def _version(path: Path) -> tuple[int, int, int]:
 @lru_cache(maxsize=MODULES_KEPT)
 def _imported_by(path: Path, package: str, *_version: int) -> tuple[str, ...]:
     tree = _parsed(path.read_bytes())
-    return () if tree is None else tuple(sorted(set(_imported(ast.walk(tree), package))))
+    return () if tree is None else tuple(sorted(set(imported_names(ast.walk(tree), package))))
 
 
 @lru_cache(maxsize=MODULES_KEPT)
 def _analysed(path: Path, package: str, own: frozenset[str], *_version: int) -> Module:
-    """Code that cannot be parsed counts as its text: a hash must exist even for code that will fail."""
+    """A module that cannot be parsed counts as its text: the hash must exist even for code that will fail."""
     text = path.read_bytes()
     tree = _parsed(text)
     if tree is None:
         return Module(Part(_digest(text), Uses()), hides="module")
     try:
         return _module(tree, package, own)
-    except RecursionError:  # an expression of hundreds of calls: whatever it reaches, the imports are known
-        uses = Uses(imports=frozenset(_imported(ast.walk(tree), package)))
+    except RecursionError:  # an expression with hundreds of calls; its imports can still be found
+        uses = Uses(imports=frozenset(imported_names(ast.walk(tree), package)))
         return Module(Part(_digest(text), uses), hides="module")
 
 
@@ -188,7 +192,7 @@ def _parsed(text: bytes) -> ast.Module | None:
 
 
 def _module(tree: ast.Module, package: str, own: frozenset[str]) -> Module:
-    _drop_docstrings(tree)
+    drop_docstrings(tree)
     scope = _Names(tree, package, own)
     apart = {}
     rest: list[ast.stmt] = []
@@ -203,7 +207,7 @@ def _module(tree: ast.Module, package: str, own: frozenset[str]) -> Module:
 
 
 def dumped(value: object) -> str:
-    """As ast.dump does, but the same under every Python: a field that is empty, or that older ones do not have, is left out."""
+    """As ast.dump, but the same under every Python: empty fields and fields of newer versions are left out."""
     if isinstance(value, ast.AST):
         fields = (
             f"{name}={dumped(inner)}"
@@ -221,7 +225,7 @@ def dumped(value: object) -> str:
 def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
     for name, value in ast.iter_fields(node):
         if isinstance(node, ast.JoinedStr) and name == "values":
-            # Python 3.12 alone ends some of them with an empty text.
+            # Only Python 3.12 ends some f-strings with an empty text.
             yield name, [each for each in value if not (isinstance(each, ast.Constant) and each.value == "")]
         else:
             yield name, value
@@ -231,17 +235,17 @@ def _digest(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()[: 2 * DIGEST_SHOWN]
 
 
-def _drop_docstrings(tree: ast.Module) -> None:
+def drop_docstrings(tree: ast.Module) -> None:
     for node in ast.walk(tree):
         if isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:] or [ast.Pass()]
 
 
-# What a piece of code names
+# --- which names a piece of code uses ---
 
 
 def _uses(nodes: Iterable[ast.AST], package: str) -> Uses:
-    """Wherever a name stands and whatever it is there: one that is taken for another makes the hash cover more, never less."""
+    """All names, without regard to their scope. If a name means something else here, the hash covers more, never less."""
     chains: set[Chain] = set()
     found: list[ast.AST] = []
     waiting = list(nodes)
@@ -255,11 +259,11 @@ def _uses(nodes: Iterable[ast.AST], package: str) -> Uses:
             waiting.extend(ast.iter_child_nodes(node))
         if isinstance(node, ast.Global):
             chains.update((name,) for name in node.names)
-    return Uses(frozenset(chains), frozenset(_imported(found, package)), _bound(found, package))
+    return Uses(frozenset(chains), frozenset(imported_names(found, package)), _bound(found, package))
 
 
 def chain_of(node: ast.AST) -> Chain:
-    """Of a name, or of attributes of a name; empty of anything else."""
+    """The chain of a name, or of attributes of a name; empty for any other node."""
     attributes: list[str] = []
     while isinstance(node, ast.Attribute):
         attributes.append(node.attr)
@@ -273,8 +277,8 @@ def _base(node: ast.ImportFrom, package: str) -> str:
     return ".".join(part for part in (base, node.module) if part)
 
 
-def _imported(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
-    """`from a import b` may mean the module a.b."""
+def imported_names(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
+    """The names that import statements load. `from a import b` yields a and a.b, because b may be a module."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -286,7 +290,7 @@ def _imported(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
 
 
 def _bound(nodes: Iterable[ast.AST], package: str) -> dict[str, frozenset[Target]]:
-    """The names that imports bind, each to all that it may mean."""
+    """The names that imports bind, each with all targets that it may mean."""
     bound: dict[str, set[Target]] = {}
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -303,7 +307,7 @@ def _bound(nodes: Iterable[ast.AST], package: str) -> dict[str, frozenset[Target
 
 
 def _hides(tree: ast.Module) -> Hides:
-    """Names and attributes by which Python finds code that the text does not name."""
+    """Where code may be that this module reaches without naming it."""
     hides: Hides = "nothing"
     for node in ast.walk(tree):
         words = _words(node)
@@ -317,7 +321,7 @@ def _hides(tree: ast.Module) -> Hides:
 
 
 def _words(node: ast.AST) -> set[str]:
-    """A name as it is, an attribute behind a dot, an import in full."""
+    """The words of a node: a name as it is, an attribute after a dot, an import in full."""
     match node:
         case ast.Name(id=name):
             return {name}
@@ -333,11 +337,11 @@ def _words(node: ast.AST) -> set[str]:
     return set()
 
 
-# What may stand apart
+# --- which statements are parts of their own ---
 
 
 class _Names:
-    """The names of a module's top level, and what they are bound to."""
+    """The names of a module's top level, and the values and imports that they are bound to."""
 
     def __init__(self, tree: ast.Module, package: str, own: frozenset[str]) -> None:
         self._own = own
@@ -356,16 +360,16 @@ class _Names:
                 self.values[name] = value
 
     def separate(self, statement: ast.stmt) -> str | None:
-        """The name of a statement that counts only where it is used; None: it counts with the module."""
+        """The name of a statement that is a part of its own; None: the statement counts with the module."""
         if isinstance(statement, _Function):
-            name, is_quiet = statement.name, self._defines_quietly(statement)
+            name, is_pure = statement.name, self._is_pure_definition(statement)
         else:
             assigned, value = _assigned(statement)
-            name, is_quiet = assigned or "", value is not None and _is_literal(value)
-        return name if is_quiet and self.count[name] == 1 and not name.startswith("__") else None
+            name, is_pure = assigned or "", value is not None and _is_literal(value)
+        return name if is_pure and self.count[name] == 1 and not name.startswith("__") else None
 
     def is_outside(self, name: str) -> bool:
-        """Whether a name is Python's own, or imported from elsewhere than the flow."""
+        """Whether a name is built into Python, or imported from outside the flow."""
         if name not in self.count:
             return hasattr(builtins, name)
         targets = self.imports.get(name, frozenset())
@@ -373,8 +377,8 @@ class _Names:
             module and module.partition(".")[0] not in self._own for module, _ in targets
         )
 
-    def _defines_quietly(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-        """Nothing is called when it is defined, but for decorators that are known."""
+    def _is_pure_definition(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+        """Whether the definition of the function calls nothing but known decorators."""
         given = function.args
         every = (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg)
         annotations = [argument.annotation for argument in every if argument]
@@ -405,7 +409,7 @@ class _Names:
 
 
 def _top_level(tree: ast.Module) -> Iterator[ast.AST]:
-    """What runs with the import: all but the bodies of functions and classes."""
+    """The nodes that run with the import: all but the bodies of functions and classes."""
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -457,11 +461,11 @@ def _is_literal(value: ast.expr) -> bool:
     return all(isinstance(node, kinds) for node in ast.walk(value))
 
 
-# What functions leave behind for each other
+# --- whether functions change what other functions read ---
 
 
 class _State:
-    """Whether a function of the module may change what another one finds in a name of the module."""
+    """Whether a function of the module may change a value of the module that another function reads."""
 
     def __init__(self, names: _Names) -> None:
         self._names = names
@@ -489,7 +493,7 @@ class _State:
         own = {node.arg for node in inside if isinstance(node, ast.arg)} | {
             name for node in inside for name in _binds(node)
         }
-        # A class's names are not those of its methods.
+        # The methods of a class do not see the names of the class.
         known = outer if isinstance(scope, ast.ClassDef) else outer | own
         return any(self._changes(node, known, parents) for node in inside) or any(
             self._leaves(inner, known, parents) for inner in scopes
@@ -518,7 +522,7 @@ class _State:
     def _escapes(
         self, node: ast.AST, name: str, known: frozenset[str], parents: Mapping[ast.AST, ast.AST]
     ) -> bool:
-        """Whether something else may hold the container from here on, and change it. A flat one has nothing in it to change."""
+        """Whether other code may get the container here and change it. A flat container has no inner value to change."""
         value = self._containers[name]
         inner = [node for node in ast.walk(value) if node is not value]
         is_flat = (
@@ -545,7 +549,7 @@ class _State:
         return True
 
     def _is_foreign(self, called: ast.expr, known: frozenset[str]) -> bool:
-        """A function of Python's or of a library, or a method of an object that is none of the module's own."""
+        """Whether a function belongs to Python or a library, or is a method of an object that the module does not own."""
         chain = chain_of(called)
         if len(chain) == 1:
             return chain[0] not in known and self._names.is_outside(chain[0])
@@ -554,7 +558,7 @@ class _State:
         )
 
     def _is_plain(self, name: str, asked: frozenset[str] = frozenset()) -> bool:
-        """Nothing of the flow's own is in it that could be changed. What libraries make (loggers, schemas) is changed openly."""
+        """Whether the value has no object of the flow that could be changed. Objects of libraries (loggers, schemas) may."""
         value = self._names.values.get(name)
         if value is None or name in asked or name in self._containers:
             return False
@@ -563,7 +567,7 @@ class _State:
 
 
 def _is_container(value: ast.AST) -> bool:
-    """Something is in it, and may be taken out or put in."""
+    """Whether the value is a list, dict, set or the like, whose elements can change."""
     kinds = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
     if isinstance(value, ast.Call):
         chain = chain_of(value.func)

@@ -1,9 +1,9 @@
-"""What a job's function reaches in its flow's directory, as parts with a digest each.
+"""Finds the code that a job's function reaches in its flow's directory, as parts with a digest each.
 
-It begins with the module of the function: importing that runs the top level of it, and of all that it imports. The
-function itself, whatever it names, and so on, count as parts of their own (see module_parts). Where the text does not
-tell what is reached, more counts, never less: the whole module, all modules that it imports, or every module of the
-directory. Modules from elsewhere do not count; they are the installation's.
+The search begins with the function's module: its import runs the top level of the module and of all modules that it
+imports. Then the function, the functions and constants that it names, and so on, count as parts (see module_parts). If the
+text does not tell which code is reached, more code counts, never less: the whole module, all modules that it imports, or
+every module of the directory. Modules outside the directory do not count; they belong to the installation.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INIT = "__init__.py"
 
 
 def parts_of(references: Iterable[str], directory: Path) -> dict[str, str]:
-    """`module:function` references: their parts, `file` or `file:name`, each with its digest."""
+    """The parts that `module:function` references reach: `file` or `file:name`, each with its digest."""
     return _Reach(directory).parts(references)
 
 
@@ -63,7 +63,7 @@ class _Reach:
         return self._found
 
     def _soon(self, step: Callable[..., None], *arguments: object) -> None:
-        """Each thing is looked at once; a queue, because code may be deeper than Python's stack."""
+        """Queues a step, each step once. A queue, because a chain of calls may be deeper than Python's stack."""
         if (key := (step.__name__, *arguments)) not in self._done:
             self._done.add(key)
             self._waiting.append((step, arguments))
@@ -96,7 +96,7 @@ class _Reach:
                 self._name(name, module, chain)
 
     def _name(self, name: str, module: Module, chain: Chain) -> None:
-        """A name of the module's top level, with the attributes behind it."""
+        """Follows a name of the module's top level, with its attributes."""
         part = module.parts.get(chain[0])
         if part is not None:
             self._soon(self._part, name, chain[0])
@@ -110,7 +110,7 @@ class _Reach:
             self._use(name, module.parts[part].uses)
 
     def _follow(self, target: Target, attributes: Chain) -> None:
-        """To what an import has bound: a module, or a name in one, which may be a module too."""
+        """Follows a name that an import has bound: a module, or a name in a module, which may be a module too."""
         name, imported = target
         words = attributes if imported is None else (imported, *attributes)
         module, length = self._module(name), self._inner(name, words)
@@ -124,23 +124,23 @@ class _Reach:
         if module is not None and words and words[0] in module.names:
             self._name(name, module, words)
         elif module is not None and not length:
-            # The module itself is handed on, or asked for what it does not say that it has.
+            # The module is passed on as a value, or its attribute is not defined in its text.
             self._soon(self._whole, name)
 
     def _inner(self, name: str, words: Chain) -> int:
-        """How many attributes lead to a module below it; 0: none does."""
+        """How many of the words lead to a module below `name`; 0: none do."""
         lengths = range(1, len(words) + 1)
         return next((n for n in lengths if self._module(_joined(name, words[:n])) is not None), 0)
 
     def _whole(self, name: str) -> None:
-        """Everything that is in the module."""
+        """Counts every part of the module."""
         self._soon(self._import, name)
         module = self._module(name)
         for part in module.parts if module else ():
             self._soon(self._part, name, part)
 
     def _closure(self, name: str) -> None:
-        """Everything that is in the module and in all that it imports."""
+        """Counts every part of the module and of all modules that it imports."""
         self._soon(self._whole, name)
         module = self._module(name)
         if module is None:
@@ -168,7 +168,7 @@ class _Reach:
                         self._soon(self._whole, ".".join(words))
 
     def _module(self, name: str) -> Module | None:
-        """None: it is not the flow's, or a directory without a file of its own."""
+        """None: the module is not in the flow's directory, or is a directory without __init__.py."""
         if name not in self._modules:
             path = file_of(name, self._directory) if name else None
             self._modules[name] = None if path is None else self._analysed(name, path)

@@ -1,11 +1,11 @@
-"""The environment of a script: what existing ETL scripts expect to find there.
+"""The environment variables of a script, which existing ETL scripts expect.
 
-`dataid` and `jobid`; `<datasetid>_<column>` for each of COLUMNS of every input and output dataset; `param_<name>` for
-each parameter. Characters that a variable's name cannot have become `_`. Values are passed as they are; NULL is the
-empty text, so that a script under `set -u` runs. An input of several chunks has one location, and one dataid, a line.
-A dataset that a job reads and writes (yesterday's and today's) is described as the output; what is read of it is
-`<datasetid>_in_location` and `<datasetid>_in_dataid`. Passwords (`<datasetid>_password`) are not here: they are opened
-by the process that becomes the script.
+They are `dataid` and `jobid`; `<datasetid>_<column>` for each of COLUMNS and every input and output dataset; `param_<name>`
+for each parameter. Characters that a variable's name cannot have become `_`. Values are passed unchanged; NULL is the empty
+text, so that a script under `set -u` runs. For an input of several chunks, location and dataid have one line for each chunk.
+If a job reads and writes the same dataset (yesterday's chunk and today's), these variables describe the output; the chunks
+that it reads are in `<datasetid>_in_location` and `<datasetid>_in_dataid`. This module does not set passwords
+(`<datasetid>_password`): the process that becomes the script opens them.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def variables(order: Order) -> dict[str, str]:
 
 
 def sayable(found: Mapping[str, str]) -> dict[str, str]:
-    """What may stand among the words of a command."""
+    """The variables that may be used in the words of a command."""
     return {name: value for name, value in found.items() if not name.endswith(f"_{SEALED}")}
 
 
 def names(inputs: Iterable[str], outputs: Iterable[str], params: Iterable[str]) -> dict[str, bool]:
-    """The variables that `variables` will find for a job, and whether each may stand among the words of its command."""
+    """The names that `variables` will return for a job, and whether each may be used in the words of its command."""
     written = set(outputs)
     described = [variable(name, column) for name in {*inputs, *written} for column in (*COLUMNS, PASSWORD)]
     both = [

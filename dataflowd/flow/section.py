@@ -1,7 +1,7 @@
 """One table of a flow file, read key by key.
 
-Each method reads one key, reports what is wrong with it and returns a usable value all the same, so that the rest of
-the file can be checked too. What was asked for is what is known: `close` reports every other key.
+Each method reads one key, reports a mistake in it, and returns a usable value in any case, so that the rest of the file can
+be checked too. The keys that were read are the known keys: `close` reports all others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Section:
         return list(self._table)
 
     def know(self, *names: str) -> None:
-        """Keys that are right as such, though nothing reads them now."""
+        """Marks keys as known that are not read."""
         self._known |= set(names)
 
     def value(self, name: str) -> Any:
@@ -69,7 +69,7 @@ class Section:
         self.report.add(key, f"{'.'.join(map(str, key))} {what}", remedy)
 
     def elsewhere(self, name: str, what: str, remedy: str) -> None:
-        """Of a dataset: it lies where this host may not go."""
+        """Reports a location or a host of a dataset that this host does not allow."""
         key = (*self.key, name)
         self.report.elsewhere(key, f"{'.'.join(map(str, key))} {what}", remedy)
 
@@ -153,7 +153,7 @@ class Section:
         return value
 
     def words(self, name: str) -> tuple[str, ...]:
-        """An array of distinct, non-empty strings; what is wrong in it is reported on its own line and left out."""
+        """An array of distinct, non-empty strings. A wrong element is reported with its own line and left out."""
         value = self.value(name)
         if value is None:
             return ()

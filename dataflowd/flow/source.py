@@ -1,7 +1,7 @@
-"""A flow file as text: its values, and the line on which each of them stands.
+"""Reads a flow file: its values, and the line of each value.
 
-tomllib parses and judges; it tells no positions. The locator below walks the same text a second time, after tomllib
-has accepted it, so that it may trust the syntax: it only has to see where keys begin and values end. It never
+tomllib parses the text and checks its syntax, but gives no positions. After tomllib has accepted the text, the locator
+below walks through it a second time. It can trust the syntax, so it only finds where keys begin and values end; it never
 interprets a value.
 """
 
@@ -42,7 +42,7 @@ class Source:
     lines: dict[Key, int]
 
     def line(self, key: Key) -> int:
-        """The line of a key or, when the file does not have it, of the nearest table around it."""
+        """The line of a key or, if the file does not have the key, of the nearest table around it."""
         while key and key not in self.lines:
             key = key[:-1]
         return self.lines.get(key, 1)
@@ -55,7 +55,7 @@ def read(path: Path) -> Source:
         return Source(path, data, locate(text))
     except RecursionError:
         raise _refused(path, 1, "is nested too deeply", "flatten its arrays and tables") from None
-    except ValueError as error:  # tomllib lets int() and datetime() speak for themselves
+    except ValueError as error:  # also from int() and datetime() inside tomllib
         found = _POSITION.search(str(error))
         line = int(found["line"]) if found and found["line"] else text.count("\n") + 1
         message = _POSITION.sub("", str(error))
@@ -64,7 +64,7 @@ def read(path: Path) -> Source:
 
 
 def locate(text: str) -> dict[Key, int]:
-    """The line of every key of a valid TOML text; an element of an array goes by its index."""
+    """The line of every key of a valid TOML text. The key of an array's element is its index."""
     return _Locator(text).walk()
 
 
@@ -93,7 +93,7 @@ def _refused(path: Path, line: int, what: str, remedy: str) -> FlowMistakesError
 
 
 class _Locator:
-    """Where the walk stands in the text, and what it has seen."""
+    """Walks through the text, and notes the line of every key."""
 
     def __init__(self, text: str) -> None:
         self._text = text

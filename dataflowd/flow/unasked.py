@@ -1,10 +1,10 @@
-"""Declared checks that nobody runs, so that `apply` can say it: a check that is silently not run is a promise that nobody keeps."""
+"""Finds declared checks that no job runs, so that `apply` can warn: otherwise a person would rely on them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dataflowd.flow.datasets import FILE_FORMATS
+from dataflowd.model.formats import FILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,7 @@ OF_OUTPUTS = frozenset({"row_count"})
 
 
 def unasked(flow: Flow) -> list[str]:
-    """One sentence for each dataset from outside whose checks are not run, or not by all that read it."""
+    """One sentence for each dataset from outside whose checks are not run, or not before every job that reads it."""
     made = {output for job in flow.jobs.values() for output in job.outputs}
     return [
         f"dataset {name}: {said}"
@@ -30,7 +30,7 @@ def _said(flow: Flow, dataset: Dataset) -> Iterator[str]:
     readers = [job for job in flow.jobs.values() if dataset.name in job.inputs]
     scripts = ", ".join(sorted(job.name for job in readers if job.kind not in ON_SPARK))
     everything = ", ".join(sorted({*dataset.checks, *(("custom",) if dataset.custom_checks else ())}))
-    if dataset.format not in FILE_FORMATS:
+    if dataset.format not in FILES:
         yield f"its checks ({everything}) are not run: no job makes it, and format {dataset.format!r} is not looked into"
         return
     if all(job.kind not in ON_SPARK for job in readers):
@@ -41,6 +41,6 @@ def _said(flow: Flow, dataset: Dataset) -> Iterator[str]:
         {*OF_OUTPUTS.intersection(dataset.checks), *(("custom",) if dataset.custom_checks else ())}
     )
     if left_out:
-        yield f"{', '.join(left_out)} is not run: no job makes it, and only what a job makes is asked that"
+        yield f"{', '.join(left_out)} is not run: this check needs a job that makes the dataset, and no job does"
     if scripts:
         yield f"its checks are run by the first Spark job that reads it; {scripts} may start before"

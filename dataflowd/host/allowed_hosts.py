@@ -1,5 +1,7 @@
-"""Which hosts tables may be on. Host names come from the control database: who can write there could otherwise have data
-or passwords sent to a host of his own. So whatever goes to a table asks here first, before a password is opened.
+"""Which hosts tables may be on.
+
+Host names come from the control database. Without this check, anybody who can write there could have data or passwords
+sent to a host of their own. So all code that connects to a table asks here first, before it opens a password.
 """
 
 from __future__ import annotations
@@ -18,16 +20,16 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 5432
 SCHEME = "postgres://"
-LOCAL = "localhost"  # also what a table without a hostname is taken for: libpq's own socket
+LOCAL = "localhost"  # also stands for a table without a hostname, which libpq reaches by its own socket
 
-# As dataflowd.storage.tables.place.Table.url writes it: each part is quoted, so that no sign of a URL is in one.
+# The form that dataflowd.storage.tables.place.Table.url writes. Each part is quoted, so it holds no separator of a URL.
 _TABLE = re.compile(
     rf"{SCHEME}(?P<host>[A-Za-z0-9_.~%-]+)(?::(?P<port>[0-9]{{1,5}}))?/[A-Za-z0-9_.~%-]*/[A-Za-z0-9_.~%-]+"
 )
 
 
 def is_allowed(host: str | None, port: int | None, allowed_hosts: Sequence[str]) -> bool:
-    """An entry is a host, for any port, or host:port. A list of hosts, as libpq takes it, is equal to no entry."""
+    """An entry is a host (any port) or host:port. A list of hosts, which libpq would accept, equals no entry."""
     name = (host or LOCAL).lower()
     names = {name, f"{name}:{port or DEFAULT_PORT}"}
     return any(entry.lower() in names for entry in allowed_hosts)
@@ -41,12 +43,12 @@ def check(dataset: Dataset, allowed_hosts: Sequence[str]) -> None:
 
 
 def is_table(kind: str, location: str) -> bool:
-    """Whether a chunk's location is that of a table, as a manifest names it."""
+    """Whether a chunk's location names a table, in the form that a manifest has."""
     return kind in formats.TABLES and location.startswith(SCHEME)
 
 
 def check_table(name: str, location: str, allowed_hosts: Sequence[str]) -> None:
-    """Raises INVALID_PATH. The table may have moved since: another host than the dataset's has to be allowed too."""
+    """Raises INVALID_PATH. The manifest may name an older host than the dataset; that host must be allowed too."""
     found = _TABLE.fullmatch(location)
     if found is None:
         raise AttemptError(

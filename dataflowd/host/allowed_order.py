@@ -1,7 +1,7 @@
-"""Whether an order leads only where this host allows: every host and every location in it, whatever the formats are.
+"""Checks that this host allows every host and every location of a work order, for all formats.
 
-A dataset's format is a word of the database's, as its location is. Were it to decide what is looked at, a changed word
-would switch the look off. Whoever executes an order asks here before anything of it reaches a job.
+The format of a dataset comes from the database, as its location does. If the format decided what is checked, a changed
+format would switch a check off. A runner calls `check` before any part of the order reaches the job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def check(order: Order) -> None:
     """Raises INVALID_PATH."""
     for source in order.inputs.values():
-        # Batches of one source all lie at one place.
+        # All batches of one source have the same location.
         places = dict.fromkeys(source.locations)
         _check(order, source.dataset, places)
         for location in places:

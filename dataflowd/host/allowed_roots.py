@@ -1,7 +1,7 @@
-"""Whether a location may be touched on this host: under an allowed root, without '..', and not by a link that leaves it.
+"""Whether a location may be read or written on this host: under an allowed root, without '..', and by no link that leaves it.
 
-The flow's check is lexical and was made when the flow was applied, perhaps elsewhere. Here the disk is asked: links
-are followed as far as the path exists, and what they lead to must lie under a root, itself followed the same way.
+The check of a flow file only looks at the text, and may have run on another host. This check looks at the disk: it
+follows links as far as the path exists, and the result must lie under a root, whose links are followed too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PART_BYTES = 255
 
 
 def check(location: str, allowed_roots: Sequence[str]) -> None:
-    """Raises INVALID_PATH; on object stores and HDFS, where there are no links, the text decides."""
+    """Raises INVALID_PATH. Object stores and HDFS have no links, so there the text decides."""
     found, roots = checked_place(location), [checked_place(root) for root in allowed_roots]
     if ".." in location.split("/"):
         raise _invalid(f"the location {location} has '..' in it", "write the path without it")
@@ -43,20 +43,20 @@ def check(location: str, allowed_roots: Sequence[str]) -> None:
 
 
 def check_below(location: str, allowed_roots: Sequence[str]) -> None:
-    """Raises INVALID_PATH for a link among the data that leaves the roots: Spark and scripts would follow it."""
-    path = local(location)
+    """Raises INVALID_PATH if a link below the location leaves the roots: Spark and scripts would follow the link."""
+    path = local_path(location)
     if path is None:
         return
     for parent, directories, names in os.walk(path):
         for name in (*directories, *names):
-            entry = os.path.join(parent, name)  # noqa: PTH118 - a Path for each file costs more than the look
+            entry = os.path.join(parent, name)  # noqa: PTH118 - a Path for each file costs more than the check
             if os.path.islink(entry):  # noqa: PTH114
                 check(entry, allowed_roots)
 
 
 def require_writable(location: str) -> None:
-    """Raises INVALID_PATH where the directory, which is not there yet, could not be made by the user of this process."""
-    path = local(location)
+    """Raises INVALID_PATH if the user of this process cannot make the directory, which does not exist yet."""
+    path = local_path(location)
     if path is None:
         return
     above = next(each for each in path.parents if each.exists())
@@ -67,7 +67,7 @@ def require_writable(location: str) -> None:
         )
 
 
-def local(location: str) -> Path | None:
+def local_path(location: str) -> Path | None:
     """The path on this host's disk, or None for a location elsewhere. Raises INVALID_PATH."""
     found = checked_place(location)
     return Path(found.path) if found.scheme == "file" else None

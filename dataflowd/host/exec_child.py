@@ -1,8 +1,9 @@
-"""Becomes another program that dies with its parent: `python -I -S launch.py PARENT USER ARGV...`, run by supervise.
+"""Starts a program that dies with its parent: `python -I -S exec_child.py PARENT USER ARGV...`, called by supervise.
 
-PR_SET_PDEATHSIG survives exec and is set here, in the child's own process: a preexec_fn would fork a daemon that has
-threads. The parent may have died before the signal was asked for; its pid tells. With a USER it becomes that user
-first, for good, which a change of user after the signal was asked for would undo.
+This process asks the kernel for SIGKILL at its parent's death (PR_SET_PDEATHSIG, which survives exec), and then becomes
+the program by exec. A preexec_fn would do the same, but it runs Python code in a fork of a daemon that has threads. If
+the parent died before the request, the kernel sends nothing: so the parent's pid is compared afterwards. With a USER the
+process changes to that user first, because a later change of user would cancel the request.
 """
 
 import ctypes
@@ -10,7 +11,7 @@ import os
 import pwd
 import signal
 import sys
-import warnings  # noqa: F401 - execvp imports it, and another user may not be able to read this Python's files
+import warnings  # noqa: F401 - execvp imports it, and USER may not be able to read this Python's files
 
 PR_SET_PDEATHSIG = 1
 CANNOT_EXECUTE = 126
@@ -24,11 +25,11 @@ def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-    # Python ignores these two, and ignored signals are inherited.
+    # Python ignores these two signals, and a program inherits ignored signals.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
-        os.execvp(program[0], program)  # noqa: S606 - that is what it is for; there is no shell
+        os.execvp(program[0], program)  # noqa: S606 - the purpose of this file; there is no shell
     except OSError as error:
         sys.stderr.write(f"{program[0]} cannot be executed: {error.strerror}\n")
         sys.exit(NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE)

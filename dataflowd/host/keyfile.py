@@ -1,10 +1,10 @@
-"""Private keys at rest, and where the process that becomes a job finds them.
+"""Private keys in their file, and where a runner finds them.
 
 A key file has one key a line, `dataflowd-key-v1 <suite> <keyid> <protection> <base64>`; lines that start with # are
-for people. The protection is `plain`, or `scrypt:<cost>:<salt>`: then the key is encrypted with a passphrase. The file
-must be its user's alone. It holds several keys while one replaces another; a sealed value says which it needs.
+comments. The protection is `plain`, or `scrypt:<cost>:<salt>`: then the key is encrypted with a passphrase. Only the
+owner of the file may read it. During a rotation it holds several keys; a sealed value names the key that it needs.
 
-A KeySource says where to look: it is made of settings, so it can be handed on without the key being read.
+A KeySource says where the keys are. It is made of settings, so the daemon passes it to a runner without reading a key.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ SCRYPT_COST_MOST = 20
 SALT_BYTES = 16
 NONCE_BYTES = 12
 WORDS = 5  # of a line
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
 REMEDY = "let it belong to the user who runs the jobs, or to root where runner_user is set, with mode 0600"
 
 Ring = dict[str, seal.PrivateKey]
@@ -48,7 +49,7 @@ Ring = dict[str, seal.PrivateKey]
 
 @dataclass(frozen=True)
 class KeySource:
-    """The first of key_file, key_command, systemd's credential and the default file that is given."""
+    """Where the keys are: key_file, else key_command, else systemd's credential, else the default file."""
 
     key_file: str | None = None
     key_command: tuple[str, ...] = ()
@@ -75,7 +76,7 @@ class KeySource:
 
     @property
     def file(self) -> Path | None:
-        """Where the keys are, and where a new one is written; None: a command gives them."""
+        """The file of the keys, also for a new key. None: a command prints the keys."""
         if self.key_file:
             return Path(self.key_file)
         if self.key_command:
@@ -85,25 +86,25 @@ class KeySource:
         return Path(self.default) if self.default else None
 
     def ring(self, ask: Callable[[], str] | None = None) -> Ring:
-        """Every key of the source. `ask`: who to ask for a passphrase that no file holds."""
+        """Every key of the source. If no file holds the passphrase, `ask` is called for it."""
         path = self.file
         if path is None:
             text, origin = _from_command(self.key_command), f"the key command {self.key_command[0]}"
         else:
-            text, origin = _from_file(path, is_credential=self._is_credential(path)), f"the key file {path}"
+            text, origin = _from_file(path, self.forbidden_mode(path)), f"the key file {path}"
         return parse(text, origin, lambda: self.passphrase(ask))
 
     def keyids(self) -> list[str]:
-        """The ids of the keys in the file, which no passphrase hides; none where a command gives the keys."""
+        """The ids of the keys in the file; a passphrase does not hide them. Empty if a command prints the keys."""
         path = self.file
         if path is None or not path.exists():
             return []
-        text = _from_file(path, is_credential=self._is_credential(path))
+        text = _from_file(path, self.forbidden_mode(path))
         lines = [line.split() for line in text.splitlines() if line.startswith(FORMAT)]
         return [words[2] for words in lines if len(words) == WORDS]
 
     def mark(self) -> tuple[int, ...]:
-        """Another one when the file was written again, as a rotation does. It is not read for that."""
+        """Identifies this version of the key file without reading it: a rotation writes the file and changes the mark."""
         path = self.file
         try:
             found = path.stat() if path is not None else None
@@ -111,11 +112,17 @@ class KeySource:
             found = None
         return () if found is None else (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size)
 
+    @property
+    def passphrase_path(self) -> Path | None:
+        """The file of the passphrase: the setting, else systemd's credential, which need not exist."""
+        if self.passphrase_file:
+            return Path(self.passphrase_file)
+        return Path(self.credentials) / PASSPHRASE_CREDENTIAL if self.credentials else None
+
     def passphrase(self, ask: Callable[[], str] | None = None) -> str:
-        beside = Path(self.credentials) / PASSPHRASE_CREDENTIAL if self.credentials else None
-        path = Path(self.passphrase_file) if self.passphrase_file else beside
+        path = self.passphrase_path
         if path is not None and (self.passphrase_file or path.exists()):
-            return _from_file(path, is_credential=path == beside).removesuffix("\n")
+            return _from_file(path, self.forbidden_mode(path)).removesuffix("\n")
         if ask is not None:
             return ask()
         raise InvalidCredentialError(
@@ -123,12 +130,17 @@ class KeySource:
             f"put it into a file of mode 0600 and name that in DATAFLOW_PASSPHRASE_FILE, or load it as the systemd credential {PASSPHRASE_CREDENTIAL}",
         )
 
-    def _is_credential(self, path: Path) -> bool:
-        return self.credentials is not None and path.parent == Path(self.credentials)
+    def forbidden_mode(self, path: Path) -> int:
+        """The mode bits that a key's or a passphrase's file must not have.
+
+        systemd's directory protects a credential. Its mode may show group rights, which stand for an access list.
+        """
+        is_credential = self.credentials is not None and path.parent == Path(self.credentials)
+        return stat.S_IRWXO if is_credential else OTHERS
 
 
 def parse(text: str, origin: str, passphrase: Callable[[], str]) -> Ring:
-    """The keys by their ids; the passphrase is asked for once, and only if a key needs it."""
+    """The keys by their ids. `passphrase` is called at most once, and only if a key needs it."""
     ring: Ring = {}
     known: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -155,7 +167,7 @@ def parse(text: str, origin: str, passphrase: Callable[[], str]) -> Ring:
 
 
 def line(key: seal.PrivateKey, passphrase: str | None = None) -> str:
-    """A key as it stands in its file."""
+    """The line of a key file for this key."""
     head = [FORMAT, key.suite, key.public.keyid, "plain"]
     data = key.raw
     if passphrase is not None:
@@ -168,25 +180,10 @@ def line(key: seal.PrivateKey, passphrase: str | None = None) -> str:
 
 
 def add(path: Path, lines: Iterable[str]) -> None:
-    """Appends to the file, or makes it; after a crash it is as before or as after."""
-    before = _from_file(path, is_credential=False) if path.exists() else NOTE
-    private.passage(path.parent)
-    replace(path, before + "".join(lines))
-
-
-def replace(path: Path, text: str) -> None:
-    """Puts a new file (0600) in the place of an old one; a link of that name is replaced, and not followed."""
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+    """Appends the lines to the file, or makes the file. A crash leaves the old file or the new one, never a part."""
+    before = _from_file(path) if path.exists() else NOTE
+    private.make_passage(path.parent)
+    private.replace_file(path, before + "".join(lines))
 
 
 def _stretched(passphrase: str, salt: bytes, cost: int) -> bytes:
@@ -206,13 +203,12 @@ def _decrypted(data: bytes, head: list[str], passphrase: str, origin: str) -> by
         ) from None
 
 
-def _from_file(path: Path, *, is_credential: bool) -> str:
-    """Others are kept from a credential by systemd's directory; its mode may show an access list as a group's rights."""
+def _from_file(path: Path, forbidden_mode: int = OTHERS) -> str:
+    """Raises InvalidCredentialError if other users can read the file."""
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
-            forbidden = stat.S_IRWXO if is_credential else stat.S_IRWXG | stat.S_IRWXO
-            if found.st_mode & forbidden:
+            if found.st_mode & forbidden_mode:
                 raise InvalidCredentialError(
                     f"{path} is readable by others (mode {stat.S_IMODE(found.st_mode):04o})",
                     f"run chmod 600 {path}, and replace what it holds if somebody may have read it",
@@ -230,7 +226,7 @@ def _from_file(path: Path, *, is_credential: bool) -> str:
 
 
 def _from_command(words: tuple[str, ...]) -> str:
-    """What it prints is the key; what it says on stderr is for the attempt's log."""
+    """The command prints the keys to stdout. Its stderr goes to the attempt's log."""
     try:
         done = subprocess.run(  # noqa: S603 - the settings of this host name it; there is no shell
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=COMMAND_SECONDS, check=True

@@ -1,12 +1,11 @@
 """Keys that this user has sealed passwords with, one for each database: `known_keys` beside the user's configuration.
 
-The database offers the public key to seal with, and whoever owns the database can offer a key of their own. So the id of
-the key is remembered when it is first used, and from then on another key is refused until a person confirms it by its
-id, as ssh does with hosts. The id is a hash of the key: no other key has it. `trusted_keys`, where it is set, decides
-alone.
+The database offers the public key to seal with. The owner of the database could offer a key of their own. So the first
+use of a key stores its id, and another key is refused until a person confirms it by its id, as ssh does with hosts. The
+id is a hash of the key: no other key has it. If the setting `trusted_keys` is given, it decides alone.
 
 A line is `dataflowd-known-key-v1 <database> <keyid>`, with the database as host:port/name, percent-encoded. The file is
-replaced whole, under a lock on its directory, so that two commands that remember at a time lose nothing.
+replaced as a whole, under a lock on its directory, so that two commands at the same time lose no key.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from dataflowd.host import keyfile, settings
+from dataflowd.host import private, settings
 from dataflowd.host.allowed_hosts import DEFAULT_PORT
 from dataflowd.model.errors import InvalidCredentialError
 
@@ -46,14 +45,14 @@ class KnownKeys:
         return self._all().get(self.database)
 
     def remember(self, keyid: str) -> None:
-        """Raises InvalidCredentialError where it cannot be written."""
+        """Stores the key of this database. Raises InvalidCredentialError if the file cannot be written."""
         try:
             _require_own(self.path.parent)
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with _locked(self.path.parent):
                 known = self._all() | {self.database: keyid}
                 lines = [f"{FORMAT} {database} {key}\n" for database, key in sorted(known.items())]
-                keyfile.replace(self.path, NOTE + "".join(lines))
+                private.replace_file(self.path, NOTE + "".join(lines))
         except OSError as error:
             raise InvalidCredentialError(
                 f"the key {keyid} cannot be remembered in {self.path}: {error.strerror}",
@@ -87,14 +86,14 @@ def of(connection: psycopg.Connection) -> KnownKeys:
 
 
 def _name(connection: psycopg.Connection) -> str:
-    """As the DSN names it: of several hosts all, because a failover to another one leads to the same database."""
+    """The database as the DSN names it, with all its hosts: after a failover another host serves the same database."""
     given = connection.info.get_parameters()
     host = given.get("host") or given.get("hostaddr") or connection.info.host
     return quote(f"{host}:{given.get('port') or DEFAULT_PORT}/{connection.info.dbname}", safe=":/,")
 
 
 def _read(path: Path) -> str:
-    """A link, or a file that others can change, would let them choose the key."""
+    """Refuses a link, and a file that other users can write: they could choose the key."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -117,12 +116,13 @@ def _read(path: Path) -> str:
 
 def _unusable(path: Path, why: str) -> InvalidCredentialError:
     return InvalidCredentialError(
-        f"{path} {why}", "see that it is a file of this user with mode 0600; without it keys are new again"
+        f"{path} {why}",
+        "make it a file of this user with mode 0600; if you remove it, the next key counts as new",
     )
 
 
 def _require_own(directory: Path) -> None:
-    """Where it is still to be made, the directory above it counts: sudo may have left another user's home."""
+    """Checks the nearest directory that exists. sudo may leave HOME at another user's directory."""
     found = next(path for path in (directory, *directory.parents) if path.exists())
     there = found.stat()
     is_shared = there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX

@@ -1,22 +1,22 @@
-"""The private key, for a process of runner_user: a copy in that process's own directory, gone with it.
+"""Lends the private key to a process of runner_user: a copy in the process's own directory, removed with the directory.
 
-The key itself stays root's, so that jobs can neither replace nor keep it by owning it. The kernel makes the copy: the
-key is never in the memory of the daemon.
+The key file itself stays root's: a job cannot replace it or change its mode. The kernel copies the file (sendfile), so
+the key is never in the memory of the daemon.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
-import stat
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dataflowd.host import runner_user
-from dataflowd.host.keyfile import KEY_FILE_BYTES, PASSPHRASE_CREDENTIAL
+from dataflowd.host.keyfile import KEY_FILE_BYTES
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dataflowd.host.keyfile import KeySource
 
 KEY = "key"
@@ -24,10 +24,10 @@ PASSPHRASE = "passphrase"  # noqa: S105 - the name of a file
 
 
 def lend(source: KeySource, directory: Path, user: str) -> KeySource:
-    """Where a process of this user finds the keys; the same place where there is no such user."""
+    """The source that a process of this user reads. Without a runner_user it is the same source, and nothing is copied."""
     if not user:
         return source
-    key, passphrase = source.file, _passphrase(source)
+    key, passphrase = source.file, source.passphrase_path
     if key is not None and _may_be_lent(key, source):
         source = replace(source, key_file=_copied(key, directory / KEY, user))
     if passphrase is not None and _may_be_lent(passphrase, source):
@@ -35,22 +35,14 @@ def lend(source: KeySource, directory: Path, user: str) -> KeySource:
     return source
 
 
-def lent(directory: Path) -> list[str]:
-    """The copies, for a process that removes them when it has read them."""
+def copies_in(directory: Path) -> list[str]:
+    """The paths of the copies; the process removes them after it has read them."""
     return [str(path) for path in (directory / KEY, directory / PASSPHRASE) if path.exists()]
 
 
-def _passphrase(source: KeySource) -> Path | None:
-    if source.passphrase_file:
-        return Path(source.passphrase_file)
-    return Path(source.credentials) / PASSPHRASE_CREDENTIAL if source.credentials else None
-
-
 def _may_be_lent(path: Path, source: KeySource) -> bool:
-    """One that is missing or open to others is left where it is: the process that needs it says what is wrong with it."""
-    is_credential = source.credentials is not None and path.parent == Path(source.credentials)
-    forbidden = stat.S_IRWXO if is_credential else stat.S_IRWXG | stat.S_IRWXO
-    return path.is_file() and not path.stat().st_mode & forbidden
+    """Whether the file exists and is private. If not, it is not copied: the process that reads it reports the error."""
+    return path.is_file() and not path.stat().st_mode & source.forbidden_mode(path)
 
 
 def _copied(path: Path, to: Path, user: str) -> str:

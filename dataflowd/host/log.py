@@ -1,10 +1,10 @@
 """Logs: events with keys, on stderr, one line each.
 
-`configure` is called once by a program; modules take `log = logger(__name__)` and say `log.info("attempt.finished",
-rows=3)`. What is bound with `context` (daemon, job, dataid, attempt) stands in every line of that task, those of
-libraries included, because stdlib logging runs through the same processors. A terminal gets readable lines,
-everything else JSON. Under journald lines carry the `<N>` priority that it understands and no second timestamp.
-Secrets are masked, and control characters escaped, so that no value can forge a line.
+A program calls `configure` once. A module takes `log = logger(__name__)` and calls `log.info("attempt.finished",
+rows=3)`. Keys that `context` binds (daemon, job, dataid, attempt) stand in every line of that task, also in lines of
+libraries, because stdlib logging runs through the same processors. A terminal gets readable lines, everything else JSON.
+For journald a line begins with the priority `<N>` and has no timestamp of its own. Secrets are masked and control
+characters are escaped, so that no value can forge a line.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FIRST_KEYS = ("timestamp", "level", "event", "logger", "daemon", "job", "dataid", "attempt")
 TRACEBACK_KEYS = ("exception", "stack")
-# syslog(3) priorities, which journald reads from a line's start.
+# syslog(3) priorities: journald reads them at the start of a line.
 PRIORITIES = {"critical": 2, "error": 3, "warning": 4, "info": 6, "debug": 7}
 COLOURS = {
     "critical": "\x1b[31m",
@@ -44,17 +44,21 @@ TALKATIVE = ("py4j",)
 CONTAINER_DEPTH = 8
 
 
+# A program that has not called `configure`, as a bench, keeps its stdout for its answer. At each line, because tests replace stderr.
+structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
 def logger(name: str) -> structlog.stdlib.BoundLogger:
     return cast("structlog.stdlib.BoundLogger", structlog.get_logger(name))
 
 
 def context(**names: str | int) -> AbstractContextManager[None]:
-    """Binds daemon, job, dataid, attempt to every line that is logged inside, in this task and those it starts."""
+    """Binds the names to every line that is logged inside, by this task and by the tasks that it starts."""
     return structlog.contextvars.bound_contextvars(**names)
 
 
 def leave_attempt() -> None:
-    """For a task that outlives the attempt it was started for: its lines are no longer that attempt's."""
+    """Called by a task that outlives the attempt for which it was started: its later lines do not name the attempt."""
     structlog.contextvars.unbind_contextvars("job", "dataid", "attempt")
 
 
@@ -103,7 +107,7 @@ def configure(settings: Settings, stream: TextIO | None = None) -> None:
 
 
 def is_journal(stream: TextIO) -> bool:
-    """Whether this stream is the one systemd connected to the journal: JOURNAL_STREAM outlives a redirection."""
+    """Whether systemd connected this stream to the journal. JOURNAL_STREAM alone does not prove it after a redirection."""
     announced = os.environ.get("JOURNAL_STREAM", "")
     try:
         found = os.fstat(stream.fileno())
@@ -131,12 +135,12 @@ def _renderer(log_format: str, stream: TextIO, *, journal: bool) -> Processor:
 
 
 def json_line(event: Mapping[str, Any]) -> str:
-    """JSON in ASCII: no control character, separator or broken surrogate survives its escapes."""
+    """JSON in ASCII: control characters, separators and broken surrogates are escaped."""
     return json.dumps(_in_order(event), default=_as_text)
 
 
 def console_lines(event: Mapping[str, Any], *, colours: bool) -> str:
-    """One readable line; a traceback follows it, indented, so that no line of it can pass for an event."""
+    """One readable line. A traceback follows, indented, so that no line of the traceback looks like an event."""
     values = _in_order(event)
     tracebacks = [str(values.pop(key)) for key in TRACEBACK_KEYS if values.get(key)]
     level = str(values.pop("level", "info"))

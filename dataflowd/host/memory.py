@@ -1,7 +1,7 @@
 """How many Spark applications fit into this host's memory.
 
-Counted against all memory that this process may use, and not against what is free at the moment: an application that has
-just started has not taken its share yet. What a container or a systemd unit may use at most counts, not what its host has.
+The count uses all memory that this process may use, not the free memory: an application that has just started has not
+taken its share yet. The limit of a container or a systemd unit counts where it is lower than the memory of the host.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SHARE = 0.8  # of the memory; the rest is for the daemon, the database and the cache of files
 HEAP = "spark.driver.memory"
-HEAP_BYTES = 1 << 30  # where a job does not say, as Spark has it
+HEAP_BYTES = 1 << 30  # Spark's default
 BESIDE_HEAP_BYTES = 400 << 20  # Python, the JVM's code and stacks
 
 _SIZE = re.compile(r"([0-9]+)([bkmgtp]?)b?", re.IGNORECASE)
@@ -24,7 +24,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def applications(configurations: Iterable[Mapping[str, str]], *, has_jvm: bool) -> int:
-    """How many of the largest fit; one in any case."""
+    """How many applications of the largest configuration fit; at least one."""
     heaps = (_bytes(each[HEAP]) if HEAP in each else HEAP_BYTES for each in configurations)
     heap = max(heaps, default=HEAP_BYTES)
     needed = BESIDE_HEAP_BYTES + (heap if has_jvm else 0)
@@ -37,7 +37,7 @@ def total() -> int:
 
 
 def _bytes(size: str) -> int:
-    """As Spark reads it: 2g, 512m; a bare number is in MiB. One that Spark refuses is told by Spark."""
+    """A size as Spark reads it: 2g, 512m; a bare number is in MiB. Spark itself refuses a size that it cannot read."""
     found = _SIZE.fullmatch(size.strip())
     if found is None:
         return HEAP_BYTES
@@ -52,7 +52,7 @@ def _of_host() -> int:
 
 
 def _of_groups() -> Iterable[int]:
-    """The limits of this process's control group and of those around it."""
+    """The limits of this process's control group and of the groups above it."""
     try:
         own = Path("/proc/self/cgroup").read_text(encoding="utf-8")
     except OSError:

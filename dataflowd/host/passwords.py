@@ -1,8 +1,8 @@
-"""Passwords of datasets, opened in the process that executes the job, when the job first needs one.
+"""Opens passwords of datasets, in the process that executes the job, when the job first needs one.
 
-The daemon says where the key is, and which hosts may ask for a password in clear text (`offer`), and never reads the key. What was opened is known to `masking` in this process,
-so that no line of the job's output carries it out. It is never put into Spark's configuration or its options as a
-default: whoever opens it hands it to the one connection that needs it.
+The daemon says where the key is and which hosts may ask for a password in clear text (`offer`); it never reads the key.
+An opened password is registered with `masking`, so that no line of the job's output shows it. It never goes into Spark's
+configuration or default options: the caller passes it to the one connection that needs it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _ring: list[Ring] = []
 
 
 def offer(source: KeySource, cleartext_hosts: Sequence[str] = ()) -> dict[str, str]:
-    """What a runner's environment gets. Both are this host's to say, and nothing that the database could change."""
+    """The variables for a runner's environment. Both come from the settings of this host, never from the database."""
     return {KEY_VARIABLE: json.dumps(source.document()), CLEARTEXT_VARIABLE: json.dumps(cleartext_hosts)}
 
 
 @contextmanager
 def offered(source: KeySource, cleartext_hosts: Sequence[str] = ()) -> Iterator[None]:
-    """For a command that reaches a table itself: it opens passwords with the key of whoever has called it."""
+    """For a command that connects to a table itself: inside, passwords open with the key of the user who called it."""
     given = offer(source, cleartext_hosts)
     os.environ.update(given)
     try:
@@ -56,7 +56,7 @@ def may_ask_in_clear(dataset: Dataset) -> bool:
 
 
 def password_of(dataset: Dataset) -> str | None:
-    """The opened password; None: none was sealed. Raises InvalidCredentialError."""
+    """The opened password, or None if the dataset has no sealed one. Raises InvalidCredentialError."""
     from dataflowd.host.seal import Binding, keyid_of, unseal  # noqa: PLC0415 - most jobs open nothing, and need no cryptography
 
     connection = dataset.connection
@@ -71,14 +71,14 @@ def password_of(dataset: Dataset) -> str | None:
 
 
 def _keys(*, again: bool = False) -> Ring:
-    """Read when first needed, and once, for a runner serves many attempts; and again when one is wanted that is not there."""
+    """The keys, read once for all attempts of a runner. `again`: reads them again, because a rotation may have added the key."""
     from dataflowd.host.keyfile import KeySource  # noqa: PLC0415
 
     with _lock:
         if not _ring or again:
             if KEY_VARIABLE not in os.environ:
                 raise InvalidCredentialError(
-                    "this process was given no key", "passwords are opened by jobs that a daemon runs"
+                    "this process was given no key", "only a job that a daemon runs can open a password"
                 )
             _ring[:] = [KeySource.parse(json.loads(os.environ[KEY_VARIABLE])).ring()]
         return _ring[0]

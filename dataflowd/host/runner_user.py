@@ -1,8 +1,8 @@
-"""The Unix user that runs the jobs, where it is not the daemon's own.
+"""runner_user: the Unix user that runs the jobs, if it is not the daemon's own user.
 
-With such a user the daemon (root) and its jobs are strangers: a job reads neither its memory nor its files. That holds only
-while the user owns nothing that the daemon relies on, so `require` refuses one that does. Whatever root does for that user
-in a directory of the user's is done by descriptor: a name there may be a link by the time that it is used.
+The daemon then runs as root, and a job can read neither the daemon's memory nor its files. This holds only while
+runner_user owns nothing that the daemon relies on, so `require` refuses a user that does. Root works in directories of
+runner_user by descriptor: the user can replace any name there by a link.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def uid_of(user: str) -> int:
 
 
 def environment(user: str) -> dict[str, str]:
-    """What a login would set; nothing for the daemon's own user."""
+    """The variables that a login would set. Empty for the daemon's own user."""
     if not user:
         return {}
     return {"HOME": _entry(user).pw_dir, "USER": user, "LOGNAME": user}
 
 
 def give(path: Path, user: str) -> None:
-    """What lies in a directory of the user's already is made with `write` instead."""
+    """Makes runner_user the owner of a path. Inside a directory that the user owns already, use `write` instead."""
     if user:
         os.chown(path, _entry(user).pw_uid, _entry(user).pw_gid, follow_symlinks=False)
 
 
 def write(path: Path, text: str, user: str) -> None:
-    """A new file (0600) of the user's, in a directory that may be the user's too: nothing that is there is written to."""
+    """Makes a new file (0600) that runner_user owns. Fails if the name exists, so root never writes through a link."""
     handle = os.open(path, NEW_FILE, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         if user:
@@ -49,7 +49,7 @@ def write(path: Path, text: str, user: str) -> None:
 
 
 def require(settings: Settings) -> None:
-    """Said when a daemon starts, and not by each of its jobs."""
+    """Raises InvalidSettingsError when the daemon starts, so that not every job fails for the same reason."""
     user = settings.runner_user
     if not user:
         return
@@ -73,7 +73,7 @@ def require(settings: Settings) -> None:
 
 
 def owned(settings: Settings) -> Iterator[tuple[str, Path, int]]:
-    """What the daemon relies on and keeps from jobs: what it is, where, and whose."""
+    """What the daemon relies on and jobs must not change: a description, its path and the uid of its owner."""
     from dataflowd.host import keyfile  # noqa: PLC0415 - cryptography is needed only here
     from dataflowd.host.embedded import account as embedded  # noqa: PLC0415
 

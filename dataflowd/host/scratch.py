@@ -1,17 +1,17 @@
-"""Directories that killed programs left behind. Whoever comes next removes them: their names tell whose they were.
+"""Removes directories that killed programs left behind. The name of a directory tells which process made it.
 
-A runner, a command, a trial and a split of files work in a directory of their own (supervise.own_directory), which goes
-when they end, also by a signal. Only kill -9 and a lost host leave it. A daemon looks when it starts and each time that it
-collects; so do `dataflowctl try`, `partition create` and `gc`.
+A runner, a command, a trial and a split of files each work in a directory of their own (supervise.own_directory), and
+remove it when they end, also when a signal ends them. After kill -9 or the loss of the host it stays. A daemon removes
+such leftovers when it starts and at each collection; so do `dataflowctl try`, `partition create` and `gc`.
 
-A runner dies with whoever started it, and its JVM ends when it finds that the runner is gone. But one that is just
-starting needs the directory to get that far: without it, it would stay for ever. So what still works in such a directory
-is killed before the directory goes.
+A runner dies with the process that started it, and its JVM ends when it notices. But a JVM that is just starting needs
+the directory in order to notice: without the directory the JVM would stay for ever. So processes that still work in a
+leftover are killed before the directory is removed.
 
-The temporary directory is everybody's, and root looks into it too. So a name there proves nothing. It is resolved once,
-without following a link, and from then on the open directory is meant, whatever takes its name meanwhile. Only a directory
-of our own user or of runner_user counts. Only a process of the directory's user, whose working directory is that very
-directory (device and inode) or lies below it, is killed, through a descriptor that no other process can take over.
+Every user can write to the temporary directory, and root cleans it too. So a name there proves nothing. Each name is
+opened once, without following a link; after that only the open descriptor is used. Only directories of our own user or
+of runner_user count. A process is killed only if it belongs to the directory's owner and works in that directory (same
+device and inode) or below it. The kill goes through a pidfd, which no other process can take over.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ CLIMB = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 class Leftover:
     """An open directory of a process that has ended."""
 
-    path: Path  # for people: nothing is done by it
+    path: Path  # only to show: all work uses the descriptors
     place: int
     directory: int
 
@@ -61,12 +61,12 @@ class Leftover:
         return _identity(self.directory)
 
 
-def found(settings: Settings) -> list[Path]:
+def find(settings: Settings) -> list[Path]:
     return [left.path for place in places(settings) for left in leftovers(place, owners(settings))]
 
 
 def remove(settings: Settings) -> list[Path]:
-    """Those that are gone now."""
+    """Removes the leftovers, and returns those that are gone."""
     return [
         left.path
         for place in places(settings)
@@ -84,7 +84,7 @@ def owners(settings: Settings) -> set[int]:
 
 
 def leftovers(place: Path, users: set[int]) -> Iterator[Leftover]:
-    """Each is open while the caller looks at it."""
+    """Yields each leftover of these users. Its descriptors are open until the caller asks for the next one."""
     with suppress(FileNotFoundError, NotADirectoryError, PermissionError), _opened(place) as parent:
         for name in os.listdir(parent):  # noqa: PTH208 - by descriptor
             if not _is_of_the_dead(name):
@@ -97,41 +97,41 @@ def leftovers(place: Path, users: set[int]) -> Iterator[Leftover]:
 
 @contextmanager
 def processes(left: Leftover) -> Iterator[list[int]]:
-    """Descriptors of those that belong to the directory's user and work in it: nobody else has a reason to be there."""
+    """The pidfds of the processes that belong to the directory's owner and work in the directory."""
     with ExitStack() as stack:
         inside = []
-        for entry in os.listdir("/proc"):  # noqa: PTH208 - their names are what is wanted
+        for entry in os.listdir("/proc"):  # noqa: PTH208 - only the names are needed
             if not entry.isdecimal() or int(entry) == os.getpid():
                 continue
             with suppress(OSError), ExitStack() as open_:
-                # Opened first: what is then read in /proc is about this process, or the signal reaches nobody.
+                # Open the pidfd before reading /proc: if the pid passes to another process, the signal does not reach it.
                 process = os.pidfd_open(int(entry))
                 open_.callback(os.close, process)
-                if _is_user(int(entry), left.owner) and _works_in(int(entry), left.identity):
+                if _is_of_user(int(entry), left.owner) and _works_in(int(entry), left.identity):
                     inside.append(process)
                     stack.push(open_.pop_all())
         yield inside
 
 
 def _is_of_the_dead(name: str) -> bool:
-    """A number alone proves nothing: it may be another's by now."""
+    """Whether the process that made the directory has ended. Its start tick counts too: a pid is used again."""
     for prefix in PREFIXES:
         words = name.removeprefix(f"{prefix}-").split("-", 2)
         if name.startswith(f"{prefix}-") and len(words) == 3 and words[0].isdecimal():  # noqa: PLR2004
             pid, tick, _ = words
-            return supervise.tick(int(pid)) != tick
+            return supervise.start_tick(int(pid)) != tick
     return False
 
 
 def _removed(left: Leftover) -> bool:
     _end(left)
     for name in os.listdir(left.directory):  # noqa: PTH208 - by descriptor
-        # By its descriptor rmtree meets a link with a refusal at every level.
+        # With dir_fd, rmtree refuses links at every level.
         shutil.rmtree(name, ignore_errors=True, dir_fd=left.directory)
         with suppress(OSError):
             os.unlink(name, dir_fd=left.directory)
     try:
-        # Only an empty directory goes by this, and no link: whatever has the name now, nothing is lost.
+        # rmdir removes only an empty directory and no link: if something else has the name now, it stays.
         os.rmdir(left.path.name, dir_fd=left.place)
     except OSError:
         return False
@@ -150,14 +150,14 @@ def _end(left: Leftover) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _is_user(pid: int, uid: int) -> bool:
+def _is_of_user(pid: int, uid: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     words = next(line for line in status.splitlines() if line.startswith("Uid:")).split()
     return {int(word) for word in words[1:]} == {uid}
 
 
 def _works_in(pid: int, identity: tuple[int, int]) -> bool:
-    """From its working directory upwards, without a name: a path that /proc shows may have been made to look so."""
+    """Climbs from the process's working directory by descriptor, because a path that /proc shows can be forged."""
     here = os.open(f"/proc/{pid}/cwd", CLIMB)
     try:
         while (at := _identity(here)) != identity:

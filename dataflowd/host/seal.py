@@ -1,12 +1,12 @@
-"""Sealed passwords: anyone who has the public key can seal one, and only who has the private key can open it.
+"""Sealed passwords: anybody with the public key can seal a password, and only the private key opens it.
 
-HPKE (RFC 9180) does the work; the suites are its post-quantum hybrid and plain X25519. A sealed value is one line of
-text, `dataflowd-sealed-v2.<suite>.<keyid>.<base64>`. What it belongs to (datasetid, username, hostname, port, database)
-goes into the key schedule, so that a value copied to another dataset, or whose host or port was changed, does not open:
-somebody who writes to the control database cannot have a password sent elsewhere. Passwords are padded: a sealed value
-does not tell their length. Values of the first form, `dataflowd-sealed-v1`, do not bind the port; they still open.
+HPKE (RFC 9180) encrypts; the suites are its post-quantum hybrid and plain X25519. A sealed value is one line of text,
+`dataflowd-sealed-v2.<suite>.<keyid>.<base64>`. Its binding (datasetid, username, hostname, port, database) is part of the
+encryption: a value that was copied to another dataset, or whose host or port was changed, does not open. So somebody
+who writes to the control database cannot have a password sent elsewhere. Passwords are padded, so that a sealed value
+does not show their length. Values of the first form, `dataflowd-sealed-v1`, do not bind the port; they still open.
 
-A key's id is a hash of its public key. A public key that was exchanged in the database has another id.
+The id of a key is a hash of its public key. If somebody replaces the public key in the database, its id differs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ MLKEM_PUBLIC_BYTES = 1184
 
 
 class _Kind(Protocol):
-    """How the keys of a suite are made, and how they are written as bytes."""
+    """Makes the keys of a suite, and converts them from and to bytes."""
 
     hpke: Suite
 
@@ -107,7 +107,7 @@ SUITES: dict[str, _Kind] = {HYBRID: _Hybrid(), PLAIN: _Curve()}
 
 @dataclass(frozen=True)
 class Binding:
-    """What a password is for. All five have to be the same when it is opened."""
+    """What a password is for. A sealed password opens only if all five are the same as when it was sealed."""
 
     datasetid: str
     username: str | None
@@ -122,12 +122,12 @@ class Binding:
 
     @property
     def target(self) -> str:
-        """Where the password goes, as a person reads it and confirms it."""
+        """Where the password goes, in the form that a person confirms."""
         host, port = self.hostname or LOCAL, self.port or DEFAULT_PORT
         return f"{self.username or ''}@{host}:{port}/{self.database or ''}"
 
     def encoded(self, form: str, suite: str, keyid: str) -> bytes:
-        """JSON keeps the parts apart, whatever stands in them, and tells NULL from an empty text."""
+        """As JSON: it separates the parts whatever they contain, and NULL differs from an empty text."""
         parts: list[str | int | None] = [
             form,
             suite,
@@ -188,7 +188,7 @@ def binds_port(sealed: str) -> bool:
 
 
 def unseal(sealed: str, keys: Mapping[str, PrivateKey], binding: Binding) -> str:
-    """Raises InvalidCredentialError, which never holds any of what was sealed."""
+    """Raises InvalidCredentialError. The error never contains any part of the password."""
     form, suite, keyid, data = _parts(sealed)
     key = keys.get(keyid)
     if key is None:

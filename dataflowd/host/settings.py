@@ -3,6 +3,9 @@
 `load` also returns where every value came from, which `dataflowd config` prints. A relative path in a file is relative
 to that file, one in the environment to the working directory; lists in the environment are JSON, or separated by
 commas. A mistyped name is refused wherever it stands: a setting that silently keeps its default is found too late.
+
+`Settings` is frozen. A daemon keeps them in `Current`, and a reload replaces them there by one assignment. Settings whose
+field is marked NEEDS_RESTART keep their value until the daemon restarts: `FIXED` names them, `reloaded` obeys it.
 """
 
 from __future__ import annotations
@@ -14,15 +17,19 @@ import socket
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from dataflowd.host import withheld
 from dataflowd.model.errors import InvalidSettingsError
+from dataflowd.model.identifiers import NAME
 from dataflowd.model.masking import mask
 from dataflowd.model.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic.config import JsonDict
 
 ENV_PREFIX = "DATAFLOW_"
 CONFIG_VARIABLE = "DATAFLOW_CONFIG"
@@ -39,6 +46,8 @@ PATHS = (
     "key_file",
     "passphrase_file",
 )
+# The database, or somebody who watches the daemon, was told the value when the daemon started.
+NEEDS_RESTART: JsonDict = {"needs_restart": True}
 
 
 def default_data_dir() -> Path:
@@ -85,15 +94,20 @@ def _as_list(value: Any) -> Any:
 class Settings(BaseSettings):
     """Every setting; its description is its documentation."""
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
+    )
 
     dsn: SecretStr | None = Field(
-        None, description="Postgres 15 or newer to use; without it an embedded Postgres is started on demand"
+        None,
+        description="Postgres 15 or newer to use; without it an embedded Postgres is started on demand",
+        json_schema_extra=NEEDS_RESTART,
     )
     data_dir: Path = Field(
         default_factory=default_data_dir,
         description="what dataflowd keeps on this host: embedded Postgres, data, logs; "
         "default /var/lib/dataflowd for root, ~/.local/share/dataflowd for others",
+        json_schema_extra=NEEDS_RESTART,
     )
     root: str = Field("", description="what {root} in a location stands for; default <data_dir>/data")
     allowed_roots: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
@@ -106,6 +120,7 @@ class Settings(BaseSettings):
     environment: str = Field(
         "dev",
         description="which environment this host works for; a dataset that is bound to another is neither read nor written here",
+        json_schema_extra=NEEDS_RESTART,
     )
     production: bool = Field(
         default=False, description="whether that environment is one where `dataflowctl force` needs --i-know"
@@ -151,18 +166,25 @@ class Settings(BaseSettings):
         60, ge=5, description="seconds without an answer after which a Spark application is killed"
     )
     connect_timeout: int = Field(10, ge=1, description="seconds to wait for a database connection")
-    statement_timeout: int = Field(60, ge=1, description="seconds a single database call may take")
+    statement_timeout: int = Field(
+        60, ge=1, description="seconds a single database call may take", json_schema_extra=NEEDS_RESTART
+    )
     daemon_name: str = Field(
         "",
-        pattern=r"^([A-Za-z][A-Za-z0-9_.-]{0,62})?$",
+        pattern=f"^({NAME.pattern})?$",
         description="name of the daemon in the database, one process at a time; default: the host's name",
+        json_schema_extra=NEEDS_RESTART,
     )
     engine: Literal["spark", "process", "noop"] = Field(
         "spark",
         description="what executes attempts: spark; process: only command jobs; noop: nothing is done",
+        json_schema_extra=NEEDS_RESTART,
     )
     lease: int = Field(
-        60, ge=3, description="seconds after which a silent daemon's attempts may be given to others"
+        60,
+        ge=3,
+        description="seconds after which a silent daemon's attempts may be given to others",
+        json_schema_extra=NEEDS_RESTART,
     )
     poll: float = Field(
         30,
@@ -187,8 +209,16 @@ class Settings(BaseSettings):
         ge=0,
         description="seconds for which a version of a chunk is kept after the next was published",
     )
-    http_host: str = Field("127.0.0.1", description="address of /health and /metrics")
-    http_port: int = Field(8470, ge=0, le=65535, description="port of /health and /metrics; 0: none")
+    http_host: str = Field(
+        "127.0.0.1", description="address of /health and /metrics", json_schema_extra=NEEDS_RESTART
+    )
+    http_port: int = Field(
+        8470,
+        ge=0,
+        le=65535,
+        description="port of /health and /metrics; 0: none",
+        json_schema_extra=NEEDS_RESTART,
+    )
     key_file: Path | None = Field(
         None,
         description="file of the private keys that open sealed passwords, mode 0600; default: what key_command "
@@ -274,6 +304,18 @@ class Settings(BaseSettings):
         return env_settings, init_settings
 
 
+FIXED = tuple(
+    name for name, field in Settings.model_fields.items() if field.json_schema_extra == NEEDS_RESTART
+)
+
+
+@dataclass
+class Current:
+    """The settings of a running daemon. A reload assigns new ones; whoever keeps this object sees them from then on."""
+
+    settings: Settings
+
+
 @dataclass(frozen=True)
 class Loaded:
     settings: Settings
@@ -310,6 +352,24 @@ def load(config: Path | None = None) -> Loaded:
     return Loaded(settings, origins)
 
 
+def replaced(settings: Settings, name: str, value: str) -> Settings:
+    """The settings with one value that the command line gives. Raises pydantic's ValidationError."""
+    form: TypeAdapter[Any] = TypeAdapter(Settings.model_fields[name].rebuild_annotation())
+    return settings.model_copy(update={name: form.validate_python(value)})
+
+
+def reloaded(current: Settings, fresh: Settings) -> tuple[Settings, list[str]]:
+    """The settings that hold after a reload, and the names of those that somebody has changed in vain: they need a restart."""
+    waiting = [name for name in FIXED if getattr(fresh, name) != getattr(current, name)]
+    return fresh.model_copy(update={name: getattr(current, name) for name in waiting}), waiting
+
+
+def description(name: str) -> str:
+    """What a setting means, and whether a change of it needs a restart."""
+    said = Settings.model_fields[name].description or ""
+    return f"{said}; a change needs a restart" if name in FIXED else said
+
+
 def describe(loaded: Loaded) -> list[Described]:
     settings = loaded.settings
     shown: dict[str, Any] = settings.model_dump(mode="json") | {
@@ -322,8 +382,8 @@ def describe(loaded: Loaded) -> list[Described]:
         "log_dir": str(settings.effective_log_dir),
     }
     return [
-        Described(name, shown[name], loaded.origins[name], field.description or "")
-        for name, field in Settings.model_fields.items()
+        Described(name, shown[name], loaded.origins[name], description(name))
+        for name in Settings.model_fields
     ]
 
 

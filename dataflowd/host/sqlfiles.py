@@ -21,7 +21,7 @@ def migrations() -> list[Path]:
 
 
 def functions() -> list[Path]:
-    """In the order in which they are applied: roles.sql grants what the others made."""
+    """In the order in which they are applied: roles.sql is last, because it grants rights on the objects of the others."""
     return sorted(
         (sql_dir() / "functions").glob("*.sql"), key=lambda path: (path.name == "roles.sql", path.name)
     )

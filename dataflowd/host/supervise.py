@@ -1,11 +1,11 @@
-"""Child processes that cannot outlive us, cannot fill the disk, and whose end is known in every detail.
+"""Child processes that cannot outlive this process and cannot fill the disk.
 
-A child leads a session of its own, so that one signal reaches all it started, and asks the kernel to be killed when the
-thread that started it ends (see launch.py): call `spawn` from the thread that runs the event loop, which lives as
-long as the daemon. Its stdout and stderr are one pipe, read here: lines are masked and written to a log that is
-rotated once, so that it takes at most twice its bound. When the child has ended, whatever is left of its session is
-killed, and what the kernel counted (exit status, signal, CPU time, memory) is returned with the last lines. Nothing that
-goes wrong with a log or a pipe ends the supervision: `wait` returns when nothing of the child is left, and not before.
+A child leads a session of its own, so that one signal reaches all processes that it started. It asks the kernel for
+SIGKILL when the thread that started it ends (see exec_child.py). So call `spawn` from the thread of the event loop,
+which lives as long as the daemon. One pipe carries the child's stdout and stderr: the lines are masked and written to a
+log, which is rotated once and so takes at most twice its limit. When the child ends, all other processes of its session
+are killed; `wait` returns the exit status, signal, CPU time and memory, with the last lines. An error of the log or of
+the pipe does not end the supervision: `wait` returns when no process of the session is left, and not before.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LOG_BYTES = 10 * 1024 * 1024
 TAIL_LINES = 30
 TAIL_LINE_BYTES = 2000
 KILL_SECONDS = 10.0
-EOF_SECONDS = 3.0  # only what has left the session can hold the pipe for longer
+EOF_SECONDS = 3.0  # only a process that has left the session can hold the pipe open for longer
 POLL_SECONDS = 0.02
 KIB = 1024
 
@@ -45,16 +45,16 @@ _log = log.logger(__name__)
 
 @dataclass(frozen=True)
 class Exit:
-    code: int | None  # None: it was ended by a signal
+    code: int | None  # None: a signal ended the child
     signal: str | None
-    max_rss: int  # bytes, of the largest process among it and those that it waited for
+    max_rss: int  # bytes, of the largest process among the child and those that it waited for
     cpu_seconds: float
     seconds: float
     tail: str
 
     @property
     def usage(self) -> dict[str, Any]:
-        """As the attempt row keeps it."""
+        """In the form that the attempt row stores."""
         measured = {
             "max_rss": self.max_rss,
             "cpu_seconds": round(self.cpu_seconds, 3),
@@ -67,14 +67,14 @@ class Exit:
 
 
 class Echo(Protocol):
-    """Where a person reads along."""
+    """A stream that gets a copy of the output, as a terminal."""
 
     def write(self, data: bytes, /) -> object: ...
     def flush(self) -> object: ...
 
 
 class Log:
-    """A file of at most twice `limit` bytes: when it is full it becomes `<name>.1`, and a new one is begun."""
+    """A log of at most twice `limit` bytes: a full file is renamed to `<name>.1`, and a new file begins."""
 
     def __init__(self, path: Path | None, limit: int = LOG_BYTES, echo: Echo | None = None) -> None:
         self.echo = echo
@@ -103,8 +103,8 @@ class Log:
 
     def _open(self) -> None:
         if self.path is not None:
-            private.directory(self.path.parent)
-            self._file = private.append(self.path)
+            private.make_directory(self.path.parent)
+            self._file = private.open_append(self.path)
             self._size = os.fstat(self._file.fileno()).st_size
 
     def _shut(self) -> None:
@@ -114,7 +114,7 @@ class Log:
                 file.close()
 
     def _write(self, lines: list[bytes]) -> None:
-        # A line that is longer than any person reads is broken.
+        # Long lines are cut into pieces.
         pieces = [
             line[start : start + LINE_BYTES]
             for line in lines
@@ -123,8 +123,8 @@ class Log:
         masked = [mask(piece.decode("utf-8", "backslashreplace")) for piece in pieces]
         self.tail.extend(line[:TAIL_LINE_BYTES] for line in masked[-TAIL_LINES:] if line.strip())
         text = ("\n".join(masked) + "\n").encode("utf-8", "backslashreplace")
-        # A terminal that is closed, a full disk or a directory that was removed must not end the attempt: the last lines are
-        # kept in memory, and the next write tries again.
+        # A closed terminal, a full disk or a removed directory must not end the attempt. The last lines stay in memory, and
+        # the next write tries again.
         with suppress(OSError, ValueError):
             if self.echo is not None:
                 self.echo.write(text)
@@ -147,7 +147,7 @@ class Log:
 
 
 class Child:
-    """A running child. Whoever leaves `wait` early calls `terminate`: only the end frees what a child holds."""
+    """A running child. A caller that leaves `wait` early must call `terminate`: only the end frees the descriptors."""
 
     def __init__(self, process: subprocess.Popen[bytes], log_: Log) -> None:
         self.pid = process.pid
@@ -159,7 +159,7 @@ class Child:
         self._exit: Exit | None = None
 
     async def wait(self) -> Exit:
-        """The end of the child, after all that it started was killed too."""
+        """Waits for the end of the child, and kills the processes that it left behind."""
         if self._exit is not None:
             return self._exit
         async with anyio.create_task_group() as group:
@@ -172,9 +172,9 @@ class Child:
         return self._reap()
 
     async def terminate(self, grace: float) -> Exit:
-        """SIGTERM to all of it, SIGKILL after `grace` seconds, and its end. Safe to call in a cancelled scope."""
+        """Sends SIGTERM to the session, SIGKILL after `grace` seconds, and waits. Safe in a cancelled scope."""
         if self._exit is not None:
-            return self._exit  # its number may be another process's by now
+            return self._exit  # send no signal: another process may have the pid now
         with anyio.CancelScope(shield=True):
             signal_session(self.pid, signal.SIGTERM)
             with anyio.move_on_after(grace):
@@ -182,10 +182,10 @@ class Child:
             if self._exit is None:
                 signal_session(self.pid, signal.SIGKILL)
             ended = await self.wait()
-        return ended  # noqa: RET504 - inside the scope mypy takes it for one that swallows exceptions
+        return ended  # noqa: RET504 - mypy thinks that the scope swallows exceptions, so the return stands outside
 
     async def _kill_rest(self) -> None:
-        """A process in the middle of a system call that hangs cannot be killed: its attempt lasts as long as it does."""
+        """Tries until all are dead. A process in a hanging system call cannot be killed: the attempt lasts as long."""
         while True:
             try:
                 await kill_session(self.pid)
@@ -195,7 +195,7 @@ class Child:
                 return
 
     async def _read(self) -> None:
-        assert self._process.stdout is not None  # noqa: S101 - it was asked for in spawn
+        assert self._process.stdout is not None  # noqa: S101 - spawn asks for the pipe
         pipe = self._process.stdout.fileno()
         try:
             while True:
@@ -231,7 +231,7 @@ class Child:
         return self._exit
 
 
-def spawn(  # noqa: PLR0913 - a process has that many sides
+def spawn(  # noqa: PLR0913 - a process has that many attributes
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
@@ -242,7 +242,7 @@ def spawn(  # noqa: PLR0913 - a process has that many sides
     echo: Echo | None = None,
     user: str = "",
 ) -> Child:
-    """Starts a child with exactly this environment. Await `wait` or `terminate` afterwards, whatever happens."""
+    """Starts a child with exactly this environment. The caller must await `wait` or `terminate` in any case."""
     kept = Log(log_path, log_bytes, echo)
     try:
         process = subprocess.Popen(  # noqa: S603 - the flow file of this host says what runs; there is no shell
@@ -260,11 +260,11 @@ def spawn(  # noqa: PLR0913 - a process has that many sides
         kept.close()
         raise
     try:
-        assert process.stdout is not None  # noqa: S101 - it was asked for
+        assert process.stdout is not None  # noqa: S101 - stdout=PIPE
         os.set_blocking(process.stdout.fileno(), False)
         return Child(process, kept)
     except BaseException:
-        # There may be no descriptor left to watch it by. It has just begun, and has started nothing yet.
+        # Perhaps no descriptor is left for the pidfd. The child has just begun and has started no process yet.
         signal_session(process.pid, signal.SIGKILL)
         process.wait()
         if process.stdout is not None:
@@ -279,7 +279,7 @@ def signal_session(leader: int, number: signal.Signals) -> None:
 
 
 async def kill_session(leader: int, within: float = KILL_SECONDS) -> None:
-    """Kills what an ended leader left in its session, its process group or another, and sees that it is gone."""
+    """Kills the processes that an ended leader left in its session, in any process group, and waits for their end."""
     deadline = time.monotonic() + within
     while left := alive_in_session(leader):
         for pid in left:
@@ -291,20 +291,20 @@ async def kill_session(leader: int, within: float = KILL_SECONDS) -> None:
 
 
 def alive_in_session(leader: int) -> list[int]:
-    """The processes of a session but for its leader; ended ones that nobody has waited for do not count."""
+    """The living processes of a session without its leader. Zombies do not count."""
     found = []
     for path in Path("/proc").iterdir():
         if not path.name.isdigit() or int(path.name) == leader:
             continue
         fields = _stat(int(path.name))
-        # After the name in brackets: state, parent, process group, session.
+        # The fields after the name in brackets: state, parent, process group, session.
         if fields and fields[0] not in "ZX" and int(fields[3]) == leader:
             found.append(int(path.name))
     return found
 
 
 def started_at(pid: int) -> float | None:
-    """When a process of this host started, in seconds since the epoch; None: there is none, or it has ended."""
+    """When a process of this host started, in seconds since the epoch; None if it has ended or never existed."""
     fields = _stat(pid)
     if fields is None or fields[0] in "ZX":
         return None
@@ -314,12 +314,12 @@ def started_at(pid: int) -> float | None:
 
 
 def own_directory(parent: Path, prefix: str) -> Path:
-    """A temporary directory (0700) whose name tells which process it belongs to: its pid and the tick of its start."""
-    private.directory(parent)
-    return Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-{tick(os.getpid())}-", dir=parent))
+    """Makes a temporary directory (0700). Its name holds the pid of this process and the tick at which it started."""
+    private.make_directory(parent)
+    return Path(tempfile.mkdtemp(prefix=f"{prefix}-{os.getpid()}-{start_tick(os.getpid())}-", dir=parent))
 
 
-def tick(pid: int) -> str | None:
+def start_tick(pid: int) -> str | None:
     """When a process started, in the kernel's ticks since the boot."""
     fields = _stat(pid)
     return None if fields is None or fields[0] in "ZX" else fields[19]

@@ -1,7 +1,7 @@
-"""A systemd unit, read from its file and its drop-ins as systemd reads them; systemd need not run for that.
+"""Reads a systemd unit from its file and its drop-ins, as systemd does, but without systemd.
 
-Only the section [Service] counts. A key may be given several times: for a list every value counts, for others the last, and an
-empty value forgets those before it.
+Only the section [Service] counts. A key may be given several times: a list takes every value, any other key the last
+value. An empty value discards the earlier ones.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataflowd.model.errors import InvalidValueError, NotAllowedError, NotFoundE
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# systemd's own, for whoever keeps units elsewhere.
+# systemd reads the same variable, for units in other directories.
 PATH_VARIABLE = "SYSTEMD_UNIT_PATH"
 PATHS = (
     "/etc/systemd/system",
@@ -44,7 +44,7 @@ class Unit:
         return [word for value in self.given.get(key, []) for word in shlex.split(value)]
 
     def environment(self) -> dict[str, str]:
-        """What the service finds in its environment, as far as the unit says it. Raises NotAllowedError."""
+        """The environment of the service, as far as the unit says it. Raises NotAllowedError."""
         found = dict(word.partition("=")[::2] for word in self.words("Environment"))
         for name in self.given.get("EnvironmentFile", []):
             path = Path(name.removeprefix("-"))
@@ -54,7 +54,7 @@ class Unit:
 
 
 def read(name: str) -> Unit:
-    """`dataflowd` is dataflowd.service, `dataflowd@blue` an instance of its template. Raises NotFoundError."""
+    """`dataflowd` means dataflowd.service, `dataflowd@blue` an instance of its template. Raises NotFoundError."""
     if not _NAME.fullmatch(name):
         raise InvalidValueError(f"{name!r} is no unit", "name one such as dataflowd or dataflowd@blue")
     name = name if name.endswith(".service") else f"{name}.service"
@@ -69,9 +69,9 @@ def read(name: str) -> Unit:
     if main is None:
         raise NotFoundError(
             f"there is no unit {name} in {', '.join(map(str, directories))}",
-            'install it: "From zero to `systemctl status`" in README.md says how',
+            'install it: "From zero to `systemctl status`" in docs/deploy.md says how',
         )
-    # A drop-in of a name that comes earlier hides those that come later; all of them are read in the order of their names.
+    # Of drop-ins with the same name the first directory's counts. They are read in the order of their names.
     drop_ins: dict[str, Path] = {}
     for each in (*names, "service"):
         for directory in directories:
@@ -109,5 +109,6 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise NotAllowedError(
-            f"{path} cannot be read: {error.strerror}", "ask as root, who may read what the unit reads"
+            f"{path} cannot be read: {error.strerror}",
+            "run the command as root, who can read the unit's files",
         ) from None

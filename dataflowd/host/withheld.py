@@ -1,11 +1,11 @@
-"""What this process was told and job code must not read: the programs keep it from other processes of their user.
+"""Secrets of the environment that job code must not read: the program takes them out of its environment when it starts.
 
-`keep` makes the process undumpable: no other process of its user attaches to it, reads its memory, its environment or its
-descriptors under /proc, and it leaves no core dump. Then it takes the secrets out of the environment: what children
-would inherit, and what /proc/PID/environ shows, which is the block that the process was started with. Root reads
-everything, and the moments between the start and `keep` are open; runner_user is the remedy for both.
+`keep` makes the process undumpable: no other process of the same user can attach to it, or read its memory, its
+environment or its descriptors under /proc, and it leaves no core dump. Then `keep` moves the secrets out of the
+environment, so that children do not inherit them, and overwrites them in the block that /proc/PID/environ shows. Root can
+still read everything, and so can anybody before `keep` is called; the setting runner_user protects against both.
 
-exec makes a process dumpable again: children are not affected, and each program calls this itself.
+exec makes a process dumpable again, so children are not affected, and each program calls `keep` itself.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import os
 from pathlib import Path
 
 PR_SET_DUMPABLE = 4
-# A Connect server's address may carry a token.
+# DATAFLOW_MASTER: the address of a Connect server may carry a token.
 NAMES = frozenset({"DATAFLOW_DSN", "DATAFLOW_MASTER", "PGPASSWORD"})
-# Of /proc/PID/stat, behind the name in brackets: where the environment begins and ends.
+# Fields of /proc/PID/stat after the name in brackets: the addresses where the environment begins and ends.
 ENV_START, ENV_END = 47, 48
 
 _kept: dict[str, str] = {}
@@ -32,7 +32,7 @@ def keep() -> None:
 
 
 def variables() -> dict[str, str]:
-    """By their names in the environment, as if they were still there."""
+    """The secrets, by the names that they had in the environment."""
     return dict(_kept)
 
 
@@ -41,7 +41,7 @@ def forget() -> None:
 
 
 def _erase(name: bytes) -> None:
-    """Overwrites the value in the block that the kernel shows. Nothing points there any more: it was unset."""
+    """Overwrites the value in the block that the kernel shows. Safe: the variable was unset, so nothing points there."""
     fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     start, end = int(fields[ENV_START]), int(fields[ENV_END])
     if not 0 < start < end:

@@ -46,9 +46,10 @@ class Result:
     outcome: Outcome = field(metadata=_RUNNER)
     code: str | None = field(default=None, metadata=_ALL)
     error: str | None = field(default=None, metadata=_RUNNER)
+    # what to do before the run is resubmitted; the last line of `error` says it, too
+    remedy: str | None = field(default=None, metadata=_ALL)
     # False: failed for good; True: again in any case; None: as the job's tries say
     retry: bool | None = field(default=None, metadata=_ALL)
-    retry_after: float | None = field(default=None, metadata=_OUTSIDE)
     started: str | None = field(default=None, metadata=_DAEMON)  # ISO 8601
     code_hash: str | None = field(default=None, metadata=_ALL)
     config_hash: str | None = field(default=None, metadata=_ALL)

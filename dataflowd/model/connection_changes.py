@@ -1,8 +1,9 @@
-"""What history says of a dataset whose sealed password does not open: what was changed since, when and by whom.
+"""The changes of a dataset's connection since its password was sealed: which column, when and by whom.
 
-The process that opens a password has no connection to the control database. So this is told by those who have one: the
-daemon, which adds it to the attempt's error, `dataflowctl doctor`, `dataflowctl seal` and `dataflowctl key rotate`.
-Whoever owns the database can also change its history: this helps a person to look, and protects nothing.
+A sealed password does not open after such a change. The process that opens passwords has no connection to the control
+database, so it cannot name the change. Programs with a connection do: the daemon adds the changes to the attempt's
+error, and `dataflowctl doctor`, `dataflowctl seal` and `dataflowctl key rotate` print them. The owner of the database
+can also edit this history. It helps a person to find a mistake; it is no protection.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ class Change:
 
 
 def lasting(changes: Iterable[Change]) -> list[Change]:
-    """Without those of columns that have their first value again."""
+    """Leaves out the columns that have their first value again."""
     found: dict[tuple[str, str], list[Change]] = {}
     for change in changes:
         found.setdefault((change.datasetid, change.attribute), []).append(change)
     return [change for of_one in found.values() if of_one[0].was != of_one[-1].is_now for change in of_one]
 
 
-def told(changes: Iterable[Change]) -> str:
-    """'' where nothing was changed."""
+def describe_changes(changes: Iterable[Change]) -> str:
+    """One sentence; empty if nothing was changed."""
     kept = lasting(changes)
     return f"changed since it was sealed: {'; '.join(map(str, kept))}" if kept else ""
 

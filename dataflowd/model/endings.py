@@ -118,7 +118,8 @@ def told_failed(code: str, error: str) -> dict[str, Any]:
 def told_error(error: DataflowError) -> dict[str, Any]:
     """The same of an error, with what was judged before it was raised."""
     retry = retry_of(error.code, heals=error.heals)
-    return told_failed(error.code, str(error)) | {"retry": retry, **error.details}
+    told = {"remedy": error.remedy or None, "retry": retry}
+    return told_failed(error.code, str(error)) | told | dict(error.details)
 
 
 def ended_by(attempt: Fence, error: DataflowError | OSError) -> Result:

@@ -1,7 +1,7 @@
-"""Every error that a person meets, and the one table of exit codes.
+"""Every error that a person sees, and the one table of exit codes.
 
-An error says what happened, to which thing, and what to do next. `code` is the word that logs, events and JSON
-carry; `EXIT` maps it to the process's exit status. Anything that is not a DataflowError is a bug and exits 70.
+An error says what happened, to which thing, and what to do next. Logs, events and JSON carry its `code`; `EXIT` maps
+the code to the exit status of the process. Any exception that is not a DataflowError is a bug and exits with 70.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 EXIT: dict[str, int] = {
     "OK": 0,
-    "FAILED": 1,  # a job failed, a check found something that would stop a run, or `status --exit-code` something that needs a hand
-    "USAGE": 2,  # the command line is wrong, or a value in it is none that there is
+    "FAILED": 1,  # a job failed, a check found what would stop a run, or `status --exit-code` found what needs a person
+    "USAGE": 2,  # the command line is wrong, or one of its values does not exist
     "INVALID_SETTINGS": 3,  # a setting or its file cannot be used
     "INVALID_FLOW": 4,  # a flow file has mistakes; all of them are listed
-    "DATABASE_UNREACHABLE": 5,  # no answer from Postgres, or it refused the connection
-    "SCHEMA_MISMATCH": 6,  # the schema is missing, older or newer than this program, or was edited
+    "DATABASE_UNREACHABLE": 5,  # Postgres did not answer, or refused the connection
+    "SCHEMA_MISMATCH": 6,  # the schema is missing, edited, or of an older or newer release than this program
     "EMBEDDED_FAILED": 7,  # the embedded Postgres or Java cannot be started
-    "NOT_ALLOWED": 8,  # the role may not do this, a rule of the database refuses it, or a question was answered no
+    "NOT_ALLOWED": 8,  # the role may not do this, a rule of the database refuses it, or a person answered no
     "NOT_FOUND": 9,  # no such job, dataset, chunk, attempt, scope or file
     "DATA_NOT_READY": 10,
     "WRONG_DATA": 11,
@@ -30,8 +30,8 @@ EXIT: dict[str, int] = {
     "LOCKED": 14,
     "INVALID_CREDENTIAL": 15,
     "INTERNAL": 70,  # a bug of ours
-    "OUTPUT_FAILED": 74,  # what a command prints cannot be written; 74 is EX_IOERR
-    "INTERRUPTED": 130,  # Ctrl-C, or the end of the input at a question; as shells have it
+    "OUTPUT_FAILED": 74,  # the command's output cannot be written; 74 is EX_IOERR
+    "INTERRUPTED": 130,  # Ctrl-C, or the input ended at a question; shells use 130 too
 }
 
 
@@ -56,7 +56,7 @@ class DataflowError(Exception):
 
 
 class InvalidValueError(DataflowError):
-    """What a person typed is no value of its kind."""
+    """A person typed a value that is not of the expected kind."""
 
     code = "USAGE"
 
@@ -78,7 +78,23 @@ class SchemaMismatchError(DataflowError):
 
 
 class EmbeddedError(DataflowError):
+    """`remedy_here` keeps the directory; `can_move`: another one helps, too; `can_leave`: a database of one's own does."""
+
     code = "EMBEDDED_FAILED"
+
+    def __init__(
+        self, message: str, remedy: str = "", *, can_move: bool = False, can_leave: bool = False
+    ) -> None:
+        elsewhere = "choose another data_dir" if can_move else ""
+        super().__init__(message, either(remedy, elsewhere, "set DATAFLOW_DSN" if can_leave else ""))
+        self.remedy_here = remedy
+        self.can_move = can_move
+
+
+def either(*ways: str) -> str:
+    """The ways that are not empty, as alternatives: `a, b, or c`."""
+    *others, last = [way for way in ways if way] or [""]
+    return f"{', '.join(others)}, or {last}" if others else last
 
 
 class NotAllowedError(DataflowError):

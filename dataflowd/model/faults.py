@@ -1,4 +1,4 @@
-"""Why an attempt failed, in the words that are stored with it.
+"""Why an attempt failed: the error that the SDK and the runner raise.
 
 A fault carries one of the codes of dataflowd.model.endings; the SDK and the runner raise it, and the runner turns it into
 a FAILED result. Its code says whether the run is tried again.
@@ -15,7 +15,7 @@ _NODE = "dataflow_node"
 
 
 def name_node(error: BaseException, node: str) -> None:
-    """The innermost node is where it happened."""
+    """Keeps the node that was named first: nodes are nested, and the innermost one raised the error."""
     if node_of(error) is None:
         setattr(error, _NODE, node)
 
@@ -40,7 +40,7 @@ class AttemptError(DataflowError):
         super().__init__(message, remedy)
         self.code = code
         self.heals = heals
-        self.details: dict[str, Any] = {}  # what was judged, which is stored with a failed attempt too
+        self.details: dict[str, Any] = {}  # the validation of inputs, stored with the failed attempt
 
     @property
     def retry(self) -> bool | None:

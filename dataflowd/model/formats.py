@@ -1,8 +1,8 @@
-"""Formats: which options each takes, and what has to be there before it can be used.
+"""The formats of datasets, and the options that each format takes.
 
-Options come from the database, so they are data of unknown origin: only those listed here reach Spark. Some of
-Spark's own would name code or paths, or would turn a broken record into NULL; those are missing on purpose (`mode`,
-`columnNameOfCorruptRecord`, `path`, `inferSchema`). Where Spark takes a value for the name of a class, the values are listed too.
+Options come from the database, so their origin is unknown: only options that are listed here reach Spark. Some options
+of Spark are missing on purpose (`mode`, `columnNameOfCorruptRecord`, `path`, `inferSchema`): they name code or paths, or
+turn a broken record into NULL. Where Spark would load a class by an option's value, the values are listed too.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILES = ("csv", "json", "parquet", "orc", "text")
-LAKES = ("delta", "iceberg")
-TABLES = ("postgres",)
+LAKES = ("delta", "iceberg")  # from jars that the user supplies
+TABLES = ("postgres",)  # that dataflowd itself reads and writes
+NAMED_TABLES = (*TABLES, "jdbc")
 CORRUPT_COLUMN = "_dataflow_corrupt"
 VALUE_CHARACTERS = 1000
 
@@ -43,7 +44,7 @@ _CSV = {
 }
 
 
-# A word that is none of these, Spark would load as a class (a codec), or ask every provider of character sets for.
+# Spark loads any other compression as a class, and asks every provider of character sets for an unknown encoding.
 _COMPRESSIONS = (
     *("none", "uncompressed", "gzip", "bzip2", "deflate", "lz4", "lz4_raw"),
     *("snappy", "zstd", "zlib", "lzo", "brotli", "lzma"),
@@ -54,7 +55,7 @@ _VALUES = {
     "encoding": re.compile(r"[A-Za-z0-9][A-Za-z0-9_:.+-]{0,39}"),
     "charset": re.compile(r"[A-Za-z0-9][A-Za-z0-9_:.+-]{0,39}"),
 }
-# How the columns of the files are compared with the declared schema, see dataflowd.storage.stored_columns. Spark never gets it.
+# Our own option, which Spark never gets: how dataflowd.storage.stored_columns compares a file's columns with the schema.
 HEADER_MATCH = "header_match"
 _HEADER_MATCHES = {
     "csv": ("name", "position", "off"),
@@ -144,7 +145,7 @@ def header_match(dataset: str, kind: str, options: Mapping[str, Any]) -> str:
 
 
 def _allowed(dataset: str, kind: str, options: Mapping[str, Any], wanted: frozenset[str]) -> dict[str, str]:
-    """One table of options serves reading and writing: each takes its own, and what is neither's is refused."""
+    """The options of `wanted` alone. An option that the format takes neither for reading nor for writing is refused."""
     own = {HEADER_MATCH} if kind in _HEADER_MATCHES else set()
     known = {name.lower(): name for name in OPTIONS[kind].read | OPTIONS[kind].write | own}
     for name in options:

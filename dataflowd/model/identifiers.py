@@ -1,4 +1,4 @@
-"""What names and dataids may look like: the SQL domains dataflow.name and dataflow.chunkid, for those who cannot ask them."""
+"""The patterns of names and dataids, for code without a database. The SQL domains dataflow.name and dataflow.chunkid have the same."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A location as a scheme, an authority and a normalised path, so that two of them can be compared.
 
-Locations are read by others too: by Hadoop, by scripts, by people. What one of them would take for another place than
-the one that is compared here is refused.
+Hadoop, scripts and people read the same text. A location that one of them could take for another place than the one
+compared here is refused.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ ATTEMPTS = ".attempts"  # the directory that attempts write below; the name is h
 SCHEMES = ("file", "s3a", "hdfs", "abfs", "abfss", "gs")
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL)
-# Those that cannot be seen, or turn the text around, are among them.
+# Also invisible characters, and those that reverse the direction of the text.
 _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069\ufeff\ud800-\udfff]"
 )
-# They look like a dot or a slash, and some programs make one of them.
+# These look like a dot or a slash, and some programs convert them to one.
 _LOOKS_ALIKE = re.compile("[\u2024\u2025\u2044\u2215\u29f5\u29f8\u29f9\ufe52\ufe68\uff0e\uff0f\uff3c]")
-# A dot, a slash, a backslash, a NUL or the sign itself: whoever decodes the text finds another path.
+# A percent-encoded dot, slash, backslash, NUL or percent sign: a program that decodes the text finds another path.
 _ENCODED = re.compile("%(?:00|25|2e|2f|5c)", re.IGNORECASE)
-# Spark takes a location with one of these for a pattern, and would look at other places than the one that was checked.
+# Spark reads a location with one of these as a pattern, and would read places that were not checked.
 _PATTERN = re.compile(r"[*?\[\]{}\\]")
 
 
@@ -43,7 +43,7 @@ class Place:
     def holds(self, other: Place) -> bool:
         if (self.scheme, self.authority) != (other.scheme, other.authority):
             return False
-        # Only a disk takes /a/./b for /a/b; in a bucket they are two names.
+        # On a disk /a/./b is /a/b. In a bucket they are two names.
         return self._is_above(other.path) and (self.scheme == "file" or self._is_above(other.written))
 
     def _is_above(self, path: str) -> bool:
@@ -58,7 +58,7 @@ class BadLocationError(ValueError):
 
 
 def place(location: str) -> Place:
-    """Splits and normalises; a plain path and a file: URL of the same path are the same place."""
+    """Splits and normalises a location. A plain path and a file: URL of the same path give equal places."""
     _check_characters(location)
     found = _URL.fullmatch(location)
     scheme = found["scheme"].lower() if found else "file"
@@ -85,9 +85,9 @@ def place(location: str) -> Place:
 
 
 def split_at_root(location: str, allowed_roots: Iterable[str]) -> tuple[str, str]:
-    """The nearest of the roots that hold the location, and the rest of it, which is empty or begins with a slash.
+    """The deepest root that holds the location, and the rest of the location, which is empty or begins with a slash.
 
-    A location that none of them holds is the whole of it: whoever uses it is refused for that.
+    If no root holds the location, the first part is the whole location: the check of allowed roots refuses it later.
     """
     whole = checked_place(location)
     holding = [root for root in map(checked_place, allowed_roots) if root.holds(whole)]
@@ -95,13 +95,13 @@ def split_at_root(location: str, allowed_roots: Iterable[str]) -> tuple[str, str
         return location.rstrip("/"), ""
     below = whole.path[len(max((root.path.rstrip("/") for root in holding), key=len)) :].rstrip("/")
     written = location.rstrip("/")
-    # As it is written, so that a plain path stays one. Only a disk takes /a//b for /a/b.
+    # Cut the text as it was written, so that a plain path stays a plain path. A text such as /a//b is cut normalised.
     above = written.removesuffix(below) if written.endswith(below) else whole.path.removesuffix(below)
     return above.rstrip("/"), below
 
 
 def checked_place(location: str) -> Place:
-    """place(), for an attempt: raises INVALID_PATH."""
+    """As place(), but raises INVALID_PATH."""
     try:
         return place(location)
     except BadLocationError as error:

@@ -1,8 +1,8 @@
 """Makes text safe to show: secrets masked, control characters escaped.
 
-Whatever a person or a log file sees goes through here once: error messages, log values, printed settings. Masking
-rather hides too much than too little; escaping keeps a hostile value from forging a line or steering a terminal.
-A process that has opened a password says so with `hide`, and from then on masks it wherever it stands.
+Every text for a person or a log file goes through here once: error messages, log values, printed settings. In doubt
+masking hides more. Escaping keeps a hostile value from forging a line or controlling a terminal. A process that has
+opened a password calls `hide`: from then on the process masks that password in every text.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from urllib.parse import quote
 
 MASK = "***"
 
-_NAMES = ("password", "passwd", "passphrase", "secret", "token", "private_?key", "api_?key", "credential")
-_NAME = rf"(?:[a-z0-9_]*(?:{'|'.join(_NAMES)})|encryptedpass)"
-_SECRET_NAME = re.compile(rf"{_NAME}[a-z0-9_]*", re.IGNORECASE)
-# scheme://user:password@host; greedy, because an unescaped @ may stand in the password. It starts where a word does:
-# starting anywhere would take the square of the length of a long one.
+# What a name of a secret has in it; dataflow._secret_names() is the same list.
+SECRET_NAMES = (
+    *("password", "passwd", "passphrase", "secret", "token"),
+    *("private[_-]?key", "access[_-]?key", "api[_-]?key", "credential", "encryptedpass"),
+)
+_NAME = rf"[a-z0-9_]*(?:{'|'.join(SECRET_NAMES)})"
+_SECRET_NAME = re.compile(rf"[a-z0-9_-]*(?:{'|'.join(SECRET_NAMES)})[a-z0-9_-]*", re.IGNORECASE)
+# scheme://user:password@host. Greedy, because the password may hold an unescaped @. The match begins at the start of a
+# word: otherwise a long word takes time in the square of its length.
 _URL_PASSWORD = re.compile(r"(?P<head>(?<![a-z0-9+.-])[a-z0-9+.-]+://[^\s:/@]*:)\S+(?=@)", re.IGNORECASE)
-# password=x, password='x y', "password": "x": libpq's form, query strings, and dumps of mappings. A code of ours, with
-# its reason behind it, is none.
+# password=x, password='x y', "password": "x": libpq's form, query strings, and dumps of mappings. But not
+# "INVALID_CREDENTIAL: reason", which is one of our codes.
 _NAMED_VALUE = re.compile(
     rf"(?P<head>\b(?!INVALID_CREDENTIAL\b){_NAME}[\"']?\s*[=:]\s*)"
     r"(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|(?:\\.|[^\s\\,;)}\]\"'])+)",
@@ -30,7 +34,8 @@ _NAMED_VALUE = re.compile(
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-# Passwords that this process has opened, longest first: one may be a part of another. Shorter ones would mask words.
+# Passwords that this process has opened, longest first, because one may be a part of another. A password shorter than
+# HIDDEN_CHARACTERS is not masked: it would mask parts of ordinary words.
 _hidden: list[str] = []
 HIDDEN_CHARACTERS = 4
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t", "\x1b": r"\x1b"}
@@ -49,14 +54,14 @@ def hide(secret: str) -> None:
 
 
 def hidden(text: str) -> str:
-    """The text without opened passwords, and otherwise as it is."""
+    """The text with every opened password masked, and otherwise unchanged."""
     for secret in _hidden:
         text = text.replace(secret, MASK)
     return text
 
 
 def mask(text: str) -> str:
-    """The text without opened passwords, those of connection strings, and values named like secrets."""
+    """The text with three things masked: opened passwords, passwords in URLs, and values with a secret's name."""
     text = hidden(text)
     return _NAMED_VALUE.sub(rf"\g<head>{MASK}", _URL_PASSWORD.sub(rf"\g<head>{MASK}", text))
 

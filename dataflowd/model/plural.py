@@ -1,4 +1,4 @@
-"""Numbers with their things, as people say them: 1 run, 2 runs."""
+"""Numbers with their nouns: 1 run, 2 runs."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ def counted(number: int, thing: str, things: str = "") -> str:
 
 
 def agreeing(number: int, thing: str, one: str, many: str) -> str:
-    """With its verb: 1 row was, 2 rows were."""
+    """A number, its noun and its verb: 1 row was, 2 rows were."""
     return f"{counted(number, thing)} {one if number == 1 else many}"

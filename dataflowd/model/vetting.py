@@ -1,7 +1,9 @@
-"""Whether a work order is of the form that a host works with. Half of it comes from the database, whose rules whoever owns
-it can drop: so names, dataids, formats and the shapes of all values are looked at again here, before any of them
-becomes part of a path, a variable's name or a call of Spark. Where locations, options and hosts lead is asked when they are used
-(dataflowd.host.allowed_order, dataflowd.model.formats), and whether they are those of this host's flow files by dataflowd.flow.agreement.
+"""Checks the form of a work order: names, dataids, formats and the types of all values.
+
+Half of an order comes from the database, and the owner of the database can drop its constraints. So the form is checked
+again here, before a value becomes part of a path, a variable's name or a call of Spark. Three other modules check what
+the values mean: dataflowd.host.allowed_order the locations and hosts, dataflowd.model.formats the options, and
+dataflowd.flow.agreement whether the flow files of this host say the same.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
+from dataflowd.model.check_shapes import BY_COLUMN, SEVERITIES, SHAPES
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.formats import OPTIONS
 from dataflowd.model.identifiers import DATAID, DATAID_REMEDY, NAME, NAME_REMEDY
@@ -30,24 +33,10 @@ _PORTS = range(1, 65536)
 _TAG = re.compile(r"[A-Za-z0-9_.-]{0,100}")
 _TRIAL = frozenset({"share", "rows", "seed", "shown"})
 
-# Neither an environment nor a path nor Postgres can hold them.
+# No environment variable, path or Postgres text can hold these characters.
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
-_SEVERITIES = ("error", "warn")
 _NUMBER = (int, float)
 _SCALAR = (str, int, float)  # bool is an int
-# Of each check: what it has beside its severity. Those of _PER_COLUMN have it for each column.
-_CHECKS: dict[str, dict[str, tuple[type, ...]]] = {
-    "min_rows": {"value": _NUMBER},
-    "max_rows": {"value": _NUMBER},
-    "row_count": {"input": (str,), "tolerance": _NUMBER},
-    "schema": {"columns": (str,)},
-    "not_null": {"columns": (list, tuple)},
-    "unique": {"columns": (list, tuple)},
-    "accepted_values": {"values": (list, tuple)},
-    "range": {},
-    "regex": {"pattern": (str,)},
-}
-_PER_COLUMN = frozenset({"accepted_values", "range", "regex"})
 
 
 def order(document: Any) -> None:
@@ -79,7 +68,7 @@ def order(document: Any) -> None:
 
 
 def _replay(replay: Any) -> None:
-    """Where the earlier rows lie is not said: the host knows where an attempt writes."""
+    """The order does not say where the earlier rows lie: the host computes where an attempt writes."""
     if replay is None:
         return
     for name in ("attempt", "version", "rows", "dropped", "aside"):
@@ -104,7 +93,7 @@ def _replay(replay: Any) -> None:
 
 
 def database_half(document: Any) -> None:
-    """Raises INVALID_ORDER when the database says what is not its to say: which code runs, where, or that it is a trial."""
+    """Raises INVALID_ORDER if the database sets a field that only this host may set: the code, its directory, a trial."""
     _require(isinstance(document, dict), "is no object")
     for name in document:
         _require(name in FROM_DATABASE, f"says {name!r:.100}, which is not the database's to say")
@@ -130,7 +119,7 @@ def _trial(trial: Any) -> None:
 
 def _dataset(called: str, dataset: dict[str, Any]) -> None:
     _name(dataset["name"])
-    # Jobs and checks ask by the one name, variables and passwords are called by the other.
+    # Jobs and checks look a dataset up by its key; variables and passwords use its name. The two must agree.
     _require(called == dataset["name"], f"calls the dataset {dataset['name']} by the name {called!r:.100}")
     if dataset.get("stored_as") is not None:
         _name(dataset["stored_as"])
@@ -160,13 +149,13 @@ def _dataset(called: str, dataset: dict[str, Any]) -> None:
 def _checks(dataset: str, checks: Any) -> None:
     _require(isinstance(checks, dict), f"has checks of {dataset} that are no object")
     for name, check in checks.items():
-        _require(name in _CHECKS, f"has a check {name!r:.100} of {dataset}, which is unknown")
-        each: Iterable[Any] = check.values() if name in _PER_COLUMN else [check]
+        _require(name in SHAPES, f"has a check {name!r:.100} of {dataset}, which is unknown")
+        each: Iterable[Any] = check.values() if name in BY_COLUMN else [check]
         for one in each:
             is_right = (
                 isinstance(one, dict)
-                and one.get("severity") in _SEVERITIES
-                and all(isinstance(one.get(key), kinds) for key, kinds in _CHECKS[name].items())
+                and one.get("severity") in SEVERITIES
+                and all(isinstance(one.get(key), kinds) for key, kinds in SHAPES[name].items())
                 and (name != "range" or any(isinstance(one.get(key), _SCALAR) for key in ("min", "max")))
                 and all(isinstance(column, str) for column in _listed(one.get("columns")))
                 and all(isinstance(value, _SCALAR) for value in one.get("values", ()))

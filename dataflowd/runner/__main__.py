@@ -1,8 +1,10 @@
 """`python -m dataflowd.runner`: connects to the daemon that started it, starts Spark, and executes orders.
 
 Orders run side by side, each in a thread; the main thread reads messages. When the daemon's end of the socket closes,
-nobody waits for a result any more, and the process ends at once. Cancelling an attempt cancels its Spark jobs by tag
-and raises in its thread; what does not end by that, the daemon ends with signals.
+nobody waits for a result any more, and the process ends at once. To cancel an attempt, the runner cancels its Spark jobs by
+tag and raises an exception in its thread. If the attempt goes on, the daemon ends the runner with signals.
+
+The process owns its threads: all of them are daemon threads, and `run` ends the process without waiting for any.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ STOPPED_SPARK = "the job has stopped Spark, which is not its own: remove the cal
 
 
 class Reporter:
-    """Sends what an attempt says to the daemon; words are masked here, before they leave the process."""
+    """Sends an attempt's messages to the daemon. Masks passwords before a text leaves the process."""
 
     def __init__(self, link: wire.Wire, attempt: int) -> None:
         self._link = link
@@ -57,10 +59,10 @@ class Reporter:
         self._send("found", found=document)
 
     def confirm(self) -> bool:
-        """Waits as long as the daemon does: it answers when it has reached its database, or cancels the attempt."""
+        """Asks whether the attempt still holds its claim. The daemon answers when its database does, or cancels the attempt."""
         self._send("confirm")
         while True:
-            # In slices: an exception that is raised in a thread reaches it only between two of Python's own steps.
+            # Python raises the exception of a cancellation only between two of its own steps, so the wait is cut into slices.
             with suppress(queue.Empty):
                 return self._answers.get(timeout=CANCEL_AGAIN_SECONDS)
 
@@ -78,7 +80,7 @@ class Reporter:
 
 
 def _masked(value: Any) -> Any:
-    """Without the passwords that were opened here; names, numbers and places stay."""
+    """The value without the passwords that this process has opened. Names, numbers and locations stay."""
     match value:
         case str():
             return hidden(value)
@@ -110,7 +112,7 @@ class Work:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Until it has ended: a Spark job that begins later is cancelled too. The exception reaches only Python code."""
+        """Cancels until the attempt has ended, because it may start another Spark job. Python code gets an exception."""
         self.stop.set()
         with self._lock:
             if not self._ended.is_set() and self._thread.ident is not None:
@@ -143,7 +145,7 @@ class Work:
             }
             match session.state(self._spark):
                 case "gone" if result["outcome"] == "FAILED":
-                    # Whatever job code met then is no fault of its own: the daemon finds that the runner has died.
+                    # The error comes from the lost JVM, not from the job. The daemon finds that the runner has died.
                     os._exit(SPARK_ENDED)
                 case "stopped":
                     usage["stopped_spark"] = True
@@ -158,10 +160,10 @@ class Work:
         self.reporter.result(result | {"usage": usage})
 
     def _session(self) -> SparkSession:
-        """A pool for each slot: Spark keeps every pool that it has ever heard of."""
+        """A session for the attempt. Pools are named by slot, because Spark never forgets the name of a pool."""
         try:
             return session.for_attempt(self._spark, self.order.tag, f"slot {self.slot}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, no attempt can run here any more
+        except Exception as error:  # noqa: BLE001 - after any error no attempt can run here any more
             _die(f"Spark makes no session: {error}")
 
 
@@ -202,7 +204,7 @@ def main() -> int:
 
 
 def _preload() -> None:
-    """Beside the start of Spark, which waits for its JVM most of the time."""
+    """Imports modules while Spark starts, which mostly waits for its JVM."""
     import dataflowd.runner.execute  # noqa: F401, PLC0415
 
 
@@ -214,12 +216,12 @@ def _free_slot(running: Mapping[int, Work]) -> int:
 def _probe(spark: SparkSession) -> dict[str, int]:
     try:
         return session.probe(spark)
-    except Exception as error:  # noqa: BLE001 - a Spark that does not answer is no Spark
+    except Exception as error:  # noqa: BLE001 - a runner whose Spark does not answer is of no use
         _die(f"Spark does not answer: {error}")
 
 
 def _end_with_jvm(spark: SparkSession) -> None:
-    """Without its JVM a runner would fail every further attempt."""
+    """Ends the process with its JVM, because every further attempt would fail."""
     jvm = session.jvm(spark)
     if jvm is not None:
 
@@ -243,7 +245,7 @@ def _max_rss() -> int:
 def run() -> None:
     status = main()
     sys.stdout.flush()
-    # Threads that job code has left must not keep the process.
+    # Threads that job code has left must not keep the process alive.
     os._exit(status)
 
 

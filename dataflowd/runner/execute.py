@@ -43,11 +43,9 @@ if TYPE_CHECKING:
     from dataflowd.sdk.context import Written
     from dataflowd.storage import manifest_check
 
-STEPS = ("prepare", "run", "validate", "publish")
-
 
 class Steps(Reporter, Protocol):
-    """Told as each of STEPS begins."""
+    """Told as each of prepare, run, validate and publish begins."""
 
     def step(self, name: str) -> None: ...
     def found(self, document: dict[str, Any]) -> None:
@@ -238,7 +236,7 @@ def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
 
 
 def _is_broken(ctx: Context, item: Written) -> bool:
-    path = allowed_roots.local(item.location)
+    path = allowed_roots.local_path(item.location)
     assert path is not None  # noqa: S101 - only of such files the checks are left for later
     return file_checks.is_broken(ctx.spark, path, item.schema, item.compiled, rows=lambda: _stored(ctx, item))
 
@@ -299,7 +297,7 @@ def _table_listed(ctx: Context, item: Written) -> list[dict[str, Any]]:
 
 
 def _files_listed(spark: SparkSession, item: Written) -> list[dict[str, Any]]:
-    if files.leftovers(spark, item.location):
+    if files.has_unfinished_files(spark, item.location):
         raise AttemptError(
             "WRONG_DATA", f"the write to {item.location} was not committed", "look into the attempt's log"
         )

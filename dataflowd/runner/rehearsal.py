@@ -193,7 +193,8 @@ def _explained(frames: Mapping[str, DataFrame]) -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is raised again
         told = fault(error)
-        if frames and isinstance(error, AnalysisException) and "_metadata" in told.message.split("\n")[0]:
+        lacking = error.getMessageParameters() if isinstance(error, AnalysisException) else None
+        if frames and "`_metadata`" in (lacking or {}).get("objectName", ""):
             told = AttemptError(
                 told.code,
                 f"the job asks for _metadata, which only rows of files have, and {', '.join(frames)} came as a DataFrame",

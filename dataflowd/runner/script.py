@@ -113,7 +113,7 @@ class _LocalEyes:
     seen: evidence.Evidence
 
     def listing(self, dataset: Dataset, location: str) -> list[files.File] | None:
-        path = allowed_roots.local(location)
+        path = allowed_roots.local_path(location)
         return (
             files.local_listing(path, digest=dataset.digest) if path is not None and path.exists() else None
         )
@@ -123,14 +123,14 @@ class _LocalEyes:
 
     def check_files(self, source: Input, places: manifest_check.Places) -> None:
         for chunk in source.chunks:
-            if chunk.location is not None and allowed_roots.local(chunk.location) is None:
+            if chunk.location is not None and allowed_roots.local_path(chunk.location) is None:
                 self.seen.measured(source.name, chunk, None)
             elif chunk.location is not None:
                 places.check(source, chunk, chunk.location)
 
     def take_place(self, output: Output) -> None:
         location = script_variables.output_location(self.order, output)
-        path = allowed_roots.local(location) if location is not None else None
+        path = allowed_roots.local_path(location) if location is not None else None
         if path is not None:
             # Spark writes into a directory that is not there, as everybody's scripts for it expect.
             _make(path, with_itself=self.order.kind != "spark_submit")

@@ -1,13 +1,14 @@
 """Messages between a daemon and its runners: one JSON object a line, over a Unix socket in a directory of 0700.
 
-A runner connects to the socket of its daemon and says hello with a token that is good once. The daemon has also asked
-the kernel who is there: it must be of the same user and of the session that the daemon has started. A line that is
-longer than the bound ends the connection: neither side may fill the other's memory. So does a message of the runner that
-is not of its form: job code lives in that process, and could say anything. Who says more than RATE messages a second is read
-more slowly.
+A runner connects to the socket of its daemon and says hello with a token that is good once. The daemon also asks the kernel
+who has connected: the process must belong to the runners' user and to the session that the daemon started (see
+dataflowd.engine.runner_connection). A line that is longer than LINE_BYTES ends the connection, so that neither side can fill
+the other's memory. A message of the runner that does not have its form ends the connection too: job code lives in that
+process, and could send anything. The daemon reads at most RATE messages a second.
 
 Daemon to runner: order, cancel, confirmed, forget, ping, stop. Runner to daemon: hello, ready, step, found, log, progress,
-confirm, result, pong. What prepare found is said once, before the job's code begins. An attempt that is about to put rows in a table asks with confirm whether it still holds its claim.
+confirm, result, pong. The runner sends `found`, what prepare found, once, before the job's code begins. Before an attempt puts
+rows into a table, it asks with `confirm` whether it still holds its claim.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LINE_BYTES = 64 * 1024 * 1024
 RECEIVE_BYTES = 1024 * 1024
 LOG_CHARACTERS = 32 * 1024
 HELLO_BYTES = 4096
-RATE = 20_000
+RATE = 20_000  # messages a second
 
 Message = dict[str, Any]
 Kinds = tuple[type, ...]
@@ -38,7 +39,7 @@ Kinds = tuple[type, ...]
 _TEXT: Kinds = (str,)
 _WHOLE: Kinds = (int,)
 _NUMBER: Kinds = (int, float)
-# What a runner says, and what belongs to it.
+# The messages of a runner, with the fields of each.
 _SAID: dict[str, dict[str, Kinds]] = {
     "hello": {"token": _TEXT},
     "ready": {},
@@ -60,7 +61,7 @@ OUTCOMES = ("DONE", "FAILED")
 
 
 class WireError(Exception):
-    """The other side said something that is no message."""
+    """The other side sent something that is no message."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def decode(line: bytes) -> Message:
 
 
 def check(message: Message) -> None:
-    """Whether a runner may say this; raises WireError."""
+    """Raises WireError unless a runner may send this message."""
     kind = message["type"]
     if kind not in _SAID:
         raise WireError(f"a runner says no {kind!r:.50}")
@@ -128,7 +129,7 @@ def _require(what: str, found: Message, wanted: Mapping[str, Kinds]) -> None:
 
 
 class Lines:
-    """Cuts what arrives into lines; keeps at most one unfinished line of bounded length."""
+    """Cuts the arriving bytes into lines; keeps at most one unfinished line of bounded length."""
 
     def __init__(self, most: int = LINE_BYTES) -> None:
         self._rest = bytearray()
@@ -166,7 +167,7 @@ class Wire:
             self._connection.sendall(line)
 
     def messages(self) -> Iterator[Message]:
-        """Until the daemon closes its end, or dies."""
+        """Yields messages until the daemon closes its end, or dies."""
         while data := self._connection.recv(RECEIVE_BYTES):
             yield from self._lines.feed(data)
 

@@ -1,12 +1,12 @@
-"""Bad records, set aside in the pass that reads or writes the good ones.
+"""Sets bad records aside, in the same pass that reads or writes the good ones.
 
-A watch stands where the rows pass: it counts all of them and the bad ones, and keeps the bad ones themselves, so that
-the source is scanned once. It refers to every column: Spark could otherwise leave out those that the job does not use,
-and a record that is broken only there would go by as a good one. How many records are kept is bounded (KEPT); more than
-that fail the attempt, because a bad record that is neither published nor stored would be lost.
+A sieve is a watch (_watch.py) on the rows: it counts all rows and the bad rows, and keeps the bad rows themselves, so that
+the source is scanned once. It refers to every column: Spark would otherwise not read the columns that the job does not use,
+and would miss a record that is broken only there. At most KEPT records are kept. If there are more, the attempt fails,
+because a bad record that is neither published nor stored would be lost.
 
-Records that a file's format cannot parse are only counted in that pass, and fetched by a look at the file when there are
-some: a file says the same twice, and a chunk without any, as nearly all are, is spared the price of keeping them.
+Records that a file's format cannot parse are only counted in that pass. If there are some, a second read of the file fetches
+them. Most chunks have none, and keeping records in the first pass would make every chunk slower.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 KEPT = 10_000
 RECORD_CHARACTERS = 4000
 ITEM_CHARACTERS = 200
-WHOLE_COLUMN = "_dataflow_whole"  # of a bad row all that it has, of a good one NULL
+WHOLE_COLUMN = "_dataflow_whole"  # all columns of a bad row as JSON; NULL for a good row
 ITEM_COLUMN = "_dataflow_item"
 
 
@@ -43,8 +43,8 @@ class Bad:
     reason: str
     record: str
     source: str | None
-    mark: str | None = None  # by which the record is known again when its run is repeated
-    parsed: dict[str, Any] | None = None  # of a text: its columns, as far as they could be read
+    mark: str | None = None  # identifies the record when its run is repeated
+    parsed: dict[str, Any] | None = None  # for a text: its columns, as far as they could be read
 
     def document(self) -> dict[str, Any]:
         details = {"record": _parsed(self.record), "source": self.source}
@@ -55,15 +55,15 @@ class Bad:
 
 @dataclass(frozen=True)
 class Sieve:
-    """One place where rows are judged."""
+    """One place in the job's plan where bad rows are set aside."""
 
     name: str
     code: str
     reason: str
     watch: Watch
-    fetch: Callable[[], str | None] | None = None  # the bad ones, where the watch only counts them
-    columns: tuple[str, ...] = ()  # that a text would have, were it not broken
-    every: tuple[str, ...] = ()  # that a record has: what is NULL is not in its JSON
+    fetch: Callable[[], str | None] | None = None  # reads the bad records, if the watch only counts them
+    columns: tuple[str, ...] = ()  # the columns of a text that could not be parsed
+    every: tuple[str, ...] = ()  # all columns of a record; its JSON leaves out those that are NULL
 
     def seen(self) -> Seen:
         values = self.watch.values()
@@ -84,13 +84,13 @@ class Sieve:
         if len(kept) < min(bad, KEPT):
             raise AttemptError(
                 "WRONG_DATA",
-                f"{counted(bad, 'bad record')} came by in {self.name}, and {len(kept)} of them could be found again",
+                f"{counted(bad, 'bad record')} were counted in {self.name}, and only {len(kept)} of them could be read again",
                 "the source was changed while it was read: wait until it is complete",
             )
         return Seen(self.name, rows, bad, dropped, kept)
 
     def _with_nulls(self, record: str) -> str:
-        """So that a person sees which columns there are to fill in."""
+        """Adds the columns that are NULL, so that a person sees which columns can be filled in."""
         found = _parsed(record)
         if not isinstance(found, dict):
             return record
@@ -104,18 +104,18 @@ class Sieve:
 @dataclass(frozen=True)
 class Seen:
     name: str
-    rows: int  # all that came by
+    rows: int  # good, bad and dropped
     bad: int
-    dropped: int  # by a person, in an earlier attempt
+    dropped: int  # dropped by a person after an earlier attempt
     kept: tuple[Bad, ...]
 
 
-def sieve(  # noqa: PLR0913 - all that is known about a bad record
+def sieve(  # noqa: PLR0913 - a bad record is stored with all of these
     frame: DataFrame, *, name: str, is_bad: Column, code: str, reason: str, item: Column | None = None
 ) -> tuple[Sieve, DataFrame]:
-    """The sieve, and the rows that are not bad.
+    """The sieve, and the good rows.
 
-    The aggregates are written as text: each is one call into the JVM then, where building them takes dozens.
+    The aggregates are texts, because each text is one call into the JVM; building an expression takes dozens of calls.
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -131,7 +131,7 @@ def sieve(  # noqa: PLR0913 - all that is known about a bad record
 
 
 def unbroken(frame: DataFrame, *, name: str, code: str, reason: str) -> tuple[Sieve, DataFrame]:
-    """The same for what a format could not parse, which it has put into CORRUPT_COLUMN; that goes."""
+    """As sieve, for records that the format could not parse. It finds them by CORRUPT_COLUMN, and removes that column."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     is_bad = f"{CORRUPT_COLUMN} IS NOT NULL{_and_not_dropped(frame)}"
@@ -166,9 +166,9 @@ def _and_not_dropped(frame: DataFrame) -> str:
 def _marked(
     frame: DataFrame, is_bad: Column, item: Column | None, record: str = WHOLE_COLUMN
 ) -> tuple[DataFrame, str]:
-    """The rows, a bad one with all that it has in WHOLE_COLUMN, and the aggregate that keeps these.
+    """The rows with WHOLE_COLUMN, and the aggregate that keeps the bad rows.
 
-    A row is made whole in one place: what a plan names thrice, Spark's optimiser carries through all its rules thrice.
+    WHOLE_COLUMN is one expression: if a plan repeats an expression, Spark's optimiser works on each copy.
     """
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -176,15 +176,15 @@ def _marked(
     marks += [] if item is None else [item.cast("string").alias(ITEM_COLUMN)]
     marked = _repairs.with_file(frame, *marks)
     source = FILE_COLUMN if FILE_COLUMN in marked.columns else "CAST(NULL AS string)"
-    # Without a name of its own a record goes by its content.
+    # A record without an item is named by the hash of its content.
     itself = _repairs.mark(WHOLE_COLUMN) if item is None else f"coalesce({ITEM_COLUMN}, 'NULL')"
-    # Cut off it would be no JSON any more.
+    # NULL if it is too long: a part of it would be no JSON.
     read = f"CASE WHEN length({WHOLE_COLUMN}) <= {2 * RECORD_CHARACTERS} THEN {WHOLE_COLUMN} END AS whole"
     kept = (
         f"struct(left({itself}, {ITEM_CHARACTERS}) AS item, left({record}, {RECORD_CHARACTERS}) AS record, "
         f"{source} AS source, {_repairs.mark(WHOLE_COLUMN)} AS mark{'' if record == WHOLE_COLUMN else f', {read}'})"
     )
-    # As one string: ten thousand structures would be pickled one by one.
+    # One string, because ten thousand structures would be pickled one by one.
     return marked, (
         f"to_json(min_by(CASE WHEN {WHOLE_COLUMN} IS NOT NULL THEN {kept} END, "
         f"CASE WHEN {WHOLE_COLUMN} IS NOT NULL THEN xxhash64({WHOLE_COLUMN}) END, {KEPT}))"
@@ -192,7 +192,7 @@ def _marked(
 
 
 def documents(seen: list[Seen]) -> list[dict[str, Any]]:
-    """As dataflow.finish takes them; equal items get a number, for each is stored under its own."""
+    """In the form that dataflow.finish takes. Equal items get a number, because each record is stored by its item."""
     times: Counter[str] = Counter()
     found = []
     for bad in (bad for one in seen for bad in one.kept):
@@ -205,7 +205,7 @@ def documents(seen: list[Seen]) -> list[dict[str, Any]]:
 
 
 def check_limit(seen: list[Seen], limit: float | None, read: int = 0) -> None:
-    """`limit`: a count or, when it is a float, a share of the records that the attempt has read."""
+    """Raises QUARANTINE_LIMIT. `limit`: a count, or a float that is a share of the records that the attempt has read."""
     for one in seen:
         if one.bad > KEPT:
             raise AttemptError(
@@ -216,7 +216,7 @@ def check_limit(seen: list[Seen], limit: float | None, read: int = 0) -> None:
             )
     if limit is None:
         return
-    # Whoever reads by himself is measured by what came to be judged.
+    # If the job reads its data without ctx.read, the share is taken of the rows that came to a sieve.
     bad, rows = sum(one.bad for one in seen), read or max((one.rows for one in seen), default=0)
     allowed = limit * rows if isinstance(limit, float) else limit
     if bad > allowed:
@@ -234,7 +234,7 @@ def _example(seen: Seen) -> str:
 
 
 def _parsed(record: str) -> Any:
-    """A record that is JSON is stored as such, so that it can be queried; anything else as the text it was."""
+    """A record that is JSON is stored as JSON, so that it can be queried; any other record as its text."""
     try:
         return json.loads(record)
     except ValueError:

@@ -1,14 +1,13 @@
-"""Bad records that a person has dealt with, put right where the job meets them again.
+"""Applies the resolutions of bad records (repaired or dropped by a person) when the job reads these records again.
 
-A record is known by its mark, a hash of its content at the place where it was judged. Before the rows are judged again,
-those with the mark of a repaired record are replaced by what the person made of them; then they are judged like all
-others, so that a repair which repairs nothing is set aside once more, as is one that does not fit: a text for a number, a
-column that the record does not have. A dropped record is marked, and the sieve that
-meets it counts it and leaves it out: the check row_count has to know the fate of every record. Nothing is added beside the record itself:
-one that is no longer in the source, or has been corrected there, is not brought back.
+The mark of a record is a hash of its content at the sieve that set it aside. Before that sieve, rows with the mark of a
+repaired record get the values that the person gave. Then the sieve treats them like all others: if the repair does not help,
+or does not fit (a text for a number, a column that the record does not have), the record is set aside again. A dropped
+record is flagged; the sieve counts it and leaves it out, because the check row_count must account for every record. No
+record is added: if it is no longer in the source, or was corrected there, its resolution has no effect.
 
-Records that are equal in every column have one mark. Where persons dealt with them differently, the first of them gets the
-first resolution, the second the second, and those beyond get the last.
+Records that are equal in every column have the same mark. If they have different resolutions, the first record gets the
+first resolution, the second record the second, and all further records the last.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ OWN_COLUMNS = frozenset({FILE_COLUMN, DROPPED_COLUMN})
 
 
 def whole(frame: DataFrame) -> str:
-    """A row as JSON, in Spark SQL."""
+    """The Spark SQL expression of a row as JSON."""
     return f"to_json(struct({', '.join(quoted(name) for name in frame.columns if name not in OWN_COLUMNS)}))"
 
 
@@ -43,7 +42,7 @@ def mark(record: str) -> str:
 
 
 def applied(frame: DataFrame, resolved: Iterable[dict[str, Any]]) -> DataFrame:
-    """The rows, with those that were repaired replaced, and true in DROPPED_COLUMN of those that were dropped."""
+    """The rows with repairs applied; DROPPED_COLUMN is true for dropped records."""
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -62,7 +61,7 @@ def applied(frame: DataFrame, resolved: Iterable[dict[str, Any]]) -> DataFrame:
     met = with_file(frame, F.expr(f"{mark(whole(frame))} AS _met"))
     same = met["_met"] == known[MARK_COLUMN]
     if any(len(several) > 1 for several in repairs.values()):
-        # It shuffles all rows: only where equal records have to be told apart.
+        # This shuffles all rows, so it is done only if equal records have different resolutions.
         met = met.withColumn("_which", F.row_number().over(Window.partitionBy("_met").orderBy(F.lit(0))))
         same = (met["_met"] == known[MARK_COLUMN]) & (
             F.least(met["_which"], known["_of"]) == known["_number"]
@@ -75,7 +74,7 @@ def applied(frame: DataFrame, resolved: Iterable[dict[str, Any]]) -> DataFrame:
 
 
 def _by_mark(resolved: Iterable[dict[str, Any]]) -> dict[str, list[str | None]]:
-    """What was made of the records of each mark, in their order; once where that is the same for all of them."""
+    """The resolutions of each mark in their order; only one if all are the same."""
     found: dict[str, list[str | None]] = {}
     for each in resolved:
         repaired = None if each["repaired"] is None else json.dumps(each["repaired"], sort_keys=True)
@@ -84,7 +83,7 @@ def _by_mark(resolved: Iterable[dict[str, Any]]) -> dict[str, list[str | None]]:
 
 
 def patched(frame: DataFrame, fields: list[StructField]) -> DataFrame:
-    """These columns, each with its value in the repair that stands beside it."""
+    """These columns, with the values of the repair in REPAIRED_COLUMN."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     patch = _fitting(F.from_json(F.col(REPAIRED_COLUMN), PATCH), fields)
@@ -92,7 +91,7 @@ def patched(frame: DataFrame, fields: list[StructField]) -> DataFrame:
 
 
 def with_file(frame: DataFrame, *marks: Column) -> DataFrame:
-    """With marks, and the file that each row comes from where there is one: not behind a join or an aggregation."""
+    """Adds the marks, and the file of each row. After a join or an aggregation a row has no file."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -100,15 +99,15 @@ def with_file(frame: DataFrame, *marks: Column) -> DataFrame:
         return frame.select("*", *marks)
     try:
         found = frame.select("*", F.expr(f"_metadata.file_path AS {FILE_COLUMN}"), *marks)
-        found.columns  # noqa: B018 - Connect analyses only when it is asked
+        found.columns  # noqa: B018 - Connect analyses the plan only on request
     except AnalysisException:
-        # What is wrong with the author's own condition is said here.
+        # If the author's own condition is wrong, this raises the error.
         return frame.select("*", *marks)
     return found
 
 
 def _fitting(patch: Column, fields: list[StructField]) -> Column:
-    """The repair, if the record can be what it says: else the record stays as it was, and is set aside again."""
+    """The repair if its values fit the columns, else NULL: then the record stays as it was and is set aside again."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
     from pyspark.sql.types import DecimalType  # noqa: PLC0415
 
@@ -119,14 +118,14 @@ def _fitting(patch: Column, fields: list[StructField]) -> Column:
             continue
         text, value = patch.getItem(field.name), _value(field, patch)
         is_same = value.isNotNull()
-        if isinstance(field.dataType, DecimalType):  # which a cast would round
+        if isinstance(field.dataType, DecimalType):  # a cast to a decimal may round
             is_same &= text.try_cast(DecimalType(38, 18)).eqNullSafe(value.cast(DecimalType(38, 18)))
         is_fit &= text.isNull() | is_same
     return F.when(is_fit, patch)
 
 
 def _patched(field: StructField, patch: Column) -> Column:
-    """The column, or its value in the repair. Values come as text, so that a person may edit them as such."""
+    """The column, or its value in the repair. The values of a repair are texts, which a person can edit."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     old = F.col(quoted(field.name))

@@ -1,8 +1,10 @@
-"""Repaired records of a job whose output rows each depend on one input row: run alone, and added to what is published.
+"""Replays repaired records alone, and adds their rows to the published chunk. For jobs whose output rows each depend on one
+input row.
 
-The driving input is read as an empty frame. Where a record was set aside it is built again from what the quarantine holds, repaired, and judged
-once more; the rows that come out are written together with those of the earlier version, so that every check is observed on
-the whole. What cannot be done exactly in this way raises WholeError before anything is written, and the whole chunk is made.
+The input of these records is read as an empty frame. At the sieve that set a record aside, the record is built again from
+the quarantine, repaired, and judged again. The resulting rows are written together with the rows of the earlier version, so
+that every check sees the whole chunk. If this cannot be done exactly, WholeError is raised before anything is written, and
+the whole chunk is made again.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ RECORD_COLUMN = "_dataflow_record"
 
 
 class WholeError(Exception):
-    """Why the records cannot be replayed one by one."""
+    """The records cannot be replayed alone; the message says why."""
 
 
 class Replaying:
-    """Which records were met so far; each has one place."""
+    """The records to replay. Each belongs to one sieve; `_left` has those whose sieve was not reached yet."""
 
     def __init__(self, replay: Replay) -> None:
         self.told = replay
@@ -44,7 +46,7 @@ class Replaying:
         self._met: set[tuple[str, str]] = set()
 
     def judged(self, frame: DataFrame, *, name: str, code: str, reason: str) -> DataFrame:
-        """The rows that come by, and the records that were set aside here."""
+        """The rows, and the repaired records that this sieve had set aside."""
         place = (code, reason)
         if place in self._met:
             raise WholeError(f"two places set records aside as {reason!r}: give each a reason of its own")
@@ -55,7 +57,7 @@ class Replaying:
         return frame.unionByName(_built(frame, repaired)) if repaired else frame
 
     def merged(self, spark: SparkSession, output: Output, order: Order, frame: DataFrame) -> DataFrame:
-        """The rows of the earlier version, and these."""
+        """The rows of the earlier version together with the new ones."""
         if self._left:
             raise WholeError(f"no place sets records aside as {next(iter(self._left))[1]!r} any more")
         columns = columns_of(frame.schema)
@@ -69,7 +71,7 @@ class Replaying:
             manifest_check.compare(output.name, dataid, self.told.files, files.listing(spark, location))
         except AttemptError as error:
             raise WholeError(error.message) from error
-        # Options say how a reader is to read it; these files are as they were written.
+        # Options are for other readers of the dataset; these files are read as an attempt wrote them.
         dataset = replace(output.dataset, options={})
         if output.dataset.format not in files.WITH_FOOTERS:
             _require_exact(files.read(spark, dataset, [location], frame.schema), self.told.rows)
@@ -77,12 +79,12 @@ class Replaying:
 
 
 def columns_of(schema: StructType) -> str:
-    """As a manifest has them."""
+    """The columns in the form of a manifest."""
     return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
 
 
 def _require_exact(frame: DataFrame, rows: int) -> None:
-    # Every column is named: Spark does not parse, and does not find broken, what nobody asks for.
+    # All columns are used: Spark does not parse unused columns, and would not notice that they are broken.
     every = ", ".join(map(quoted, frame.columns))
     broken = f"count(CASE WHEN {CORRUPT_COLUMN} IS NOT NULL THEN struct({every}) END)"
     row = frame.selectExpr("count(1)", broken).first()
@@ -93,7 +95,7 @@ def _require_exact(frame: DataFrame, rows: int) -> None:
 
 
 def _built(frame: DataFrame, records: list[dict[str, Any]]) -> DataFrame:
-    """The records as rows of this frame. Each must be the one that was set aside, to the last bit."""
+    """The records as rows of this frame. Raises WholeError unless each has exactly the values that were set aside."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     for field in frame.schema.fields:
@@ -119,7 +121,7 @@ def _built(frame: DataFrame, records: list[dict[str, Any]]) -> DataFrame:
 
 
 def _is_exact(kind: DataType) -> bool:
-    """Whether a value comes back from JSON as it was: a timestamp loses its microseconds."""
+    """Whether a value of this type survives JSON unchanged. A timestamp does not: it loses its microseconds."""
     from pyspark.sql import types as T  # noqa: N812, PLC0415
 
     if isinstance(kind, T.ArrayType):

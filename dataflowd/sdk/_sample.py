@@ -1,7 +1,7 @@
-"""A part of an input, for a trial: chosen by the content of each row, so that every trial sees the same rows.
+"""A sample of an input for a trial, chosen by the content of each row, so that every trial sees the same rows.
 
-Spark's own sample depends on how the files were split, which differs from host to host; a hash of the row and a seed
-does not. Rows that are equal are all chosen or none.
+Spark's own sample depends on how the files were split, which differs from host to host. A hash of the row and a seed is the
+same everywhere. Of equal rows all are chosen, or none.
 """
 
 from __future__ import annotations

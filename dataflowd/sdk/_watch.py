@@ -1,9 +1,8 @@
-"""Aggregates over rows that pass by, taken in the pass that an action makes anyway.
+"""A watch: aggregates over the rows of a frame, computed in the pass of another action.
 
-Spark's Observation keeps what the first action saw. That is the whole truth for an ordinary job, whose first action is
-the write, and wrong for one that looked at its data before (`show`, `limit`): such a watch is stale, and its numbers
-are taken again by a pass of its own, as they are when no action ever passed it. So they are exact always, and free as
-a rule.
+Spark's Observation keeps the values of the first action. For an ordinary job this is the write, and the values are right. If
+the job ran another action before (`show`, `limit`), the values are wrong: the watch is stale, and a pass of its own computes
+them again. The same happens if no action used the frame. So the values are always exact, and usually cost nothing.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ class Watch:
         self.frame = frame.observe(self._observation, *expressions)
 
     def is_in(self, plan: str) -> bool:
-        """Whether the rows of a frame with this plan (`plan_of`) come by here."""
+        """Whether this watch is part of a plan (`plan_of`)."""
         return self._name in plan
 
     def plan_before(self) -> str:
-        """The plan of the rows that come by here."""
+        """The plan of the watched frame."""
         return plan_of(self._source)
 
     def expire(self) -> None:
-        """Called before the writing starts: what was observed until now was seen by some other action."""
+        """Called before the write starts: values that exist by now are of another action, so the watch is stale."""
         self._is_stale = self._is_stale or self._is_complete()
 
     def values(self) -> dict[str, Any]:
-        """Once the writing is over; they are asked for several times, and fetched once."""
+        """The values, after the write. They are fetched once and kept."""
         if self._values is None:
             self._values = self.passing()
         if self._values is None:
@@ -49,24 +48,24 @@ class Watch:
         return self._values
 
     def passing(self) -> dict[str, Any] | None:
-        """What the writing saw pass; None where it did not come by, or something else did before."""
+        """The values of the write; None if the write did not use the frame, or another action did before."""
         return None if self._is_stale or not self._has_values() else dict(self._observation.get)
 
     def _is_complete(self) -> bool:
         inside = getattr(self._observation, "_jo", None)
         if inside is not None:
             return bool(inside.future().isCompleted())
-        # Connect's Observation is filled with the answer to the action, and empty until then.
+        # Connect fills its Observation when the action has ended; until then it is empty.
         return bool(getattr(self._observation, "_result", None))
 
     def _has_values(self) -> bool:
-        """The optimiser may find that no row can pass, and leave the watch out with the rest of the plan."""
+        """False also if the optimiser removed the watch, because it proved that there are no rows."""
         inside = getattr(self._observation, "_jo", None)
         return self._is_complete() and (inside is None or inside.getRow().size() == len(self._expressions))
 
 
 def plan_of(frame: DataFrame) -> str:
-    """The plan as text, which names the watches in it. It ends where the job cut it off, by a checkpoint for example."""
+    """The plan as text, which names its watches. A checkpoint of the job cuts off the plan before it."""
     inside = getattr(frame, "_jdf", None)
     if inside is not None:
         return str(inside.queryExecution().analyzed().treeString())

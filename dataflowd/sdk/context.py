@@ -1,8 +1,7 @@
-"""The Context: all that a job's function gets. It reads this chunk, and writes where only this attempt writes.
+"""The Context: the one argument of a job's function. It reads this chunk, and writes where only this attempt writes.
 
-Reading and quarantining put watches into the plan, writing puts the checks there; their numbers arrive with the
-write itself. What a job wrote becomes visible to others only afterwards, when the runner has validated it and the
-daemon has published it: nothing here can publish.
+`read` and `quarantine` put watches into the plan, and `write` adds the checks; the write itself computes their values. Other
+jobs see the output only later, when the runner has validated it and the daemon has published it. Nothing here can publish.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LARGE_BYTES = 32 * 1024 * 1024  # about where asking each row costs more than opening the files
+LARGE_BYTES = 32 * 1024 * 1024  # from about this size on, checking each row costs more than opening the files
 
 
 class Reporter(Protocol):
-    """Where a job's words go while it runs."""
+    """Receives the log lines and the progress of a job while it runs."""
 
     def log(self, line: str) -> None: ...
     def progress(self, done: int, total: int | None) -> None: ...
@@ -52,11 +51,11 @@ class Reporter(Protocol):
 
 @dataclass
 class Node:
-    """What one named step did."""
+    """The statistics of one named step."""
 
     node: str
-    parent: str | None = None  # the node inside which it began
-    sources: list[str] = field(default_factory=list)  # the nodes whose rows come to it
+    parent: str | None = None  # the node inside which this one began
+    sources: list[str] = field(default_factory=list)  # the nodes that this one gets its rows from
     items: int = 0
     successes: int = 0
     failures: int = 0
@@ -70,7 +69,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Written:
-    """An output that was written, and what was observed meanwhile."""
+    """An output that was written, and the values that were observed during the write."""
 
     dataset: Dataset
     location: str
@@ -78,9 +77,9 @@ class Written:
     checks: Mapping[str, Any]
     compiled: list[declared_checks.ColumnCheck]
     observed: dict[str, Any]
-    is_asked: bool = True  # the rows were asked for its checks as they were written
-    is_adopted: bool = False  # it lies where it will be, and somebody else has put it there
-    plan: str = ""  # of its rows, where row_count asks what came by on their way
+    is_asked: bool = True  # its checks were observed during the write
+    is_adopted: bool = False  # another program put the data at the final location
+    plan: str = ""  # of its rows, if row_count must know which sieves they passed
 
     @property
     def rows(self) -> int:
@@ -88,7 +87,7 @@ class Written:
 
 
 class Log:
-    """`ctx.log.info("loaded", rows=10)`: events with keys, to the attempt's own log."""
+    """`ctx.log.info("loaded", rows=10)`: writes events with keys to the attempt's own log."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -117,16 +116,15 @@ class Context:
     reporter: Reporter
     stop: threading.Event
     params: Any = None
-    frames: Mapping[str, DataFrame] = field(default_factory=dict)  # inputs given as they are, by a test
+    frames: Mapping[str, DataFrame] = field(default_factory=dict)  # inputs that a test gives as frames
     _written: dict[str, Written] = field(default_factory=dict)
     _sieves: list[sieves.Sieve] = field(default_factory=list)
     _counts: dict[str, Watch] = field(default_factory=dict)
     _stored_rows: dict[str, int] = field(default_factory=dict)
     _passages: list[tuple[str, Watch]] = field(default_factory=list)
-    _endings: list[tuple[str, Watch]] = field(
-        default_factory=list
-    )  # of the outputs, as far as they were written
+    _endings: list[tuple[str, Watch]] = field(default_factory=list)  # of the outputs that were written
     _nodes: dict[str, Node] = field(default_factory=dict)
+    _wholes: dict[str, str] = field(default_factory=dict)  # by branch, the node that it is a branch of
     _inside: threading.local = field(default_factory=threading.local)  # nodes that are open in this thread
     _read: set[str] = field(default_factory=set)
 
@@ -151,11 +149,11 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True when somebody has cancelled the attempt: a long loop of Python code should look here and return."""
+        """True if the attempt was cancelled. A long loop of Python code should check this and return."""
         return self.stop.is_set()
 
     def input(self, name: str) -> Input:
-        """An input as the run was given it: its chunks, where they lie, and how its source is reached."""
+        """An input of this run: its chunks, their locations, and the connection of its source."""
         return _named(self.order.inputs, name, "input", self.jobid)
 
     def output(self, name: str) -> Output:
@@ -163,12 +161,12 @@ class Context:
         return _named(self.order.outputs, name, "output", self.jobid)
 
     def progress(self, done: int, total: int | None = None) -> None:
-        """Says how far the job's own loop is, in the attempt's log: `progress 3 of 10`."""
+        """Writes the progress of the job's own loop to the attempt's log: `progress 3 of 10`."""
         self.reporter.progress(done, total)
 
     @contextmanager
     def node(self, name: str) -> Iterator[Node]:
-        """Names a step: its time, and what `node.count` adds, are kept with the attempt and summed per job."""
+        """Names a step. Its time, and the counts of `node.count`, are stored with the attempt and summed per job."""
         found = self._step(name)
         outside: tuple[str, ...] = getattr(self._inside, "names", ())
         self._inside.names = (*outside, name)
@@ -183,20 +181,19 @@ class Context:
             found.seconds += time.monotonic() - began
 
     def counted(self, name: str, frame: DataFrame, branch: str | None = None) -> DataFrame:
-        """The frame, whose rows become items of a node, and of one of its branches, as they pass by."""
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
-        watch = Watch(frame, [F.count(F.lit(1)).alias("rows")])
+        """The frame, with its rows counted as items of a node, and of a branch of the node."""
+        watch = _count_rows(frame)
         taken = name if branch is None else f"{name}: {branch}"
         if branch is not None:
             self._nodes.setdefault(taken, Node(taken, name))
+            self._wholes[taken] = name
         self._passages.append((taken, watch))
         return watch.frame
 
     def read(self, name: str, *, columns: Sequence[str] | None = None) -> DataFrame:
-        """This chunk of an input. Broken records of CSV and JSON go to quarantine, never silently to NULL.
+        """Reads this chunk of an input. Broken records of CSV and JSON go to quarantine, never silently to NULL.
 
-        `columns`: only these. Of files Spark reads no others than it needs by itself; a table sends what is named here.
+        `columns`: only these. This saves work for a table. From files Spark reads only the columns that it needs anyway.
         """
         source = self.input(name)
         if columns is not None and (name in self.frames or source.dataset.format not in formats.TABLES):
@@ -210,16 +207,14 @@ class Context:
         if formats.CORRUPT_COLUMN in frame.columns:
             return self._without_broken(source, frame)
         if self._replaying is None and self._must_count(source) and not self._knows_rows(source):
-            from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
-            self._counts[name] = Watch(frame, [F.count(F.lit(1)).alias("rows")])
+            self._counts[name] = _count_rows(frame)
             return self._counts[name].frame
         return frame
 
     def quarantine(
         self, frame: DataFrame, *, unless: str | Column, item: str | Column | None = None, reason: str = ""
     ) -> DataFrame:
-        """The rows for which the condition holds. The others, also those for which it is NULL, are set aside."""
+        """The rows for which the condition is true. All others, also those for which it is NULL, go to quarantine."""
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
         condition = F.expr(unless) if isinstance(unless, str) else unless
@@ -238,7 +233,7 @@ class Context:
         return good
 
     def write(self, name: str, frame: DataFrame) -> None:
-        """Writes an output, once, and observes its checks on the way."""
+        """Writes an output and observes its checks in the same pass. Each output is written once."""
         output = self.output(name)
         if name in self._written:
             raise AttemptError(
@@ -255,7 +250,7 @@ class Context:
         self._written[name] = describe(location)
 
     def adopt(self, name: str) -> None:
-        """Takes data that somebody else has put at an output's location for this output, once its checks are observed."""
+        """Makes data that another program has put at the output's location the output, and observes its checks."""
         if self.order.trial is not None:
             raise AttemptError(
                 "JOB_FAILED",
@@ -284,7 +279,7 @@ class Context:
         is_staged: bool = False,
         columns: Sequence[str] | None = None,
     ) -> DataFrame:
-        """An output as it lies there, before anybody else sees it."""
+        """Reads an output that is written but not yet published."""
         if dataset.format not in formats.TABLES:
             frame = files.read(self.spark, dataset, [location])
             return frame if columns is None else frame.select(*map(declared_checks.quoted, columns))
@@ -298,13 +293,13 @@ class Context:
         return dict(self._written)
 
     def seen(self) -> list[sieves.Seen]:
-        """What each place where rows are judged has seen."""
+        """What each sieve has seen."""
         return [one.seen() for one in self._sieves]
 
     def set_aside(self, name: str, seen: Sequence[sieves.Seen]) -> declared_checks.SetAside:
-        """What the sieves on the way to this output kept from it.
+        """How many records the sieves in this output's plan have set aside.
 
-        A sieve that is found on the way to no output (the job has cut the plan) counts for each of them.
+        A sieve that is in no output's plan (a checkpoint of the job cut the plan) counts for every output.
         """
         if self._replaying is not None:
             told = self._replaying.told
@@ -318,14 +313,14 @@ class Context:
         return declared_checks.SetAside(sum(one.bad for one in counted), sum(one.dropped for one in counted))
 
     def nodes(self, seen: Sequence[sieves.Seen]) -> list[Node]:
-        """In the order in which they began, with the rows that came by."""
+        """The nodes in the order in which they began, with their row counts."""
         found = {name: replace(node) for name, node in self._nodes.items()}
         for one in seen:
             found[one.name].count(successes=one.rows - one.bad - one.dropped, failures=one.bad)
         for name, watch in self._passages:
             rows = int((watch.passing() or {"rows": 0})["rows"])
             found[name].count(successes=rows)
-            if (whole := self._whole_of(name)) is not None:
+            if (whole := self._wholes.get(name)) is not None:
                 found[whole].count(successes=rows)
         for name, sources in self._sources().items():
             found[name].sources = sources
@@ -334,7 +329,7 @@ class Context:
         return list(found.values())
 
     def _add_earlier(self, found: dict[str, Node], replaying: Replaying) -> None:
-        """What the whole chunk would count: a record that was set aside, and is repaired or dropped, is so no longer."""
+        """Adds the earlier attempt's counts, so that the nodes count the whole chunk. Resolved records count once."""
         written = {name for name, _ in self._endings}
         for earlier in replaying.told.nodes:
             node = found.setdefault(
@@ -347,19 +342,14 @@ class Context:
                 node.successes += earlier["successes"]
                 node.failures += earlier["failures"] - gone
 
-    def _whole_of(self, name: str) -> str | None:
-        """The node of which this one is a branch."""
-        parent = self._nodes[name].parent
-        return parent if parent is not None and name.startswith(f"{parent}: ") else None
-
     def _sources(self) -> dict[str, list[str]]:
-        """Of each node those before it, as Spark's plan has them: only the nearest on each way."""
+        """For each node the nearest nodes before it in Spark's plan."""
         placed = [
             *((one.name, one.watch) for one in self._sieves),
             *self._passages,
             *self._endings,
         ]
-        # A watch that stands further down has more of the others before it.
+        # For each watch the watches in the plan of its rows.
         before = (
             {
                 place: {
@@ -374,8 +364,8 @@ class Context:
         for place, above in before.items():
             nearest = above - {further for other in above for further in before[other]}
             name = placed[place][0]
-            whole = self._whole_of(name)
-            # What comes to a branch comes to its node, and through it.
+            whole = self._wholes.get(name)
+            # The sources of a branch are sources of its node; the branch itself has the node as its source.
             known = found.setdefault(whole or name, [])
             known += [
                 source
@@ -387,7 +377,7 @@ class Context:
         return found
 
     def input_rows(self) -> dict[str, int | None]:
-        """The rows of each input: from its manifest or its files, or as they were counted when it was read."""
+        """The row count of each input: from its manifest, its files, or a watch on the read."""
         return {
             name: int(self._counts[name].values()["rows"])
             if name in self._counts
@@ -396,13 +386,13 @@ class Context:
         }
 
     def rows_read(self) -> int:
-        """Of all inputs that the job has read, where their rows are known."""
+        """The rows of all inputs that the job has read, as far as they are known."""
         return sum(rows or 0 for name, rows in self.input_rows().items() if name in self._read)
 
     def _observed(
         self, output: Output, frame: DataFrame, *, is_asked: bool = True
     ) -> tuple[Watch, Callable[[str], Written]]:
-        """The frame with its checks on it, and what to call with its location when it was written."""
+        """The frame with a watch for its checks, and a function to call with the location after the write."""
         declared = dict(output.dataset.checks)
         if output.dataset.columns and "schema" not in declared:
             declared["schema"] = {"columns": output.dataset.columns, "severity": "error"}
@@ -434,18 +424,18 @@ class Context:
         return watch, describe
 
     def _is_counted_apart(self) -> bool:
-        """Whether each output has to know what was set aside on the way to it and not to the others."""
+        """Whether row_count must know, for each output, which records were set aside in its own plan."""
         checks = (output.dataset.checks for output in self.order.outputs.values())
         return len(self.order.outputs) > 1 and any("row_count" in declared for declared in checks)
 
     def _is_told_by_files(self, output: Output) -> bool:
-        """Whether the checks can wait for what the files tell. A small chunk is done before they would be opened."""
+        """Whether the metadata of the written files can answer the checks. For a small chunk the watch is faster."""
         is_plain = output.dataset.format == "parquet" and self.order.trial is None
-        is_local = output.location is not None and allowed_roots.local(output.location) is not None
+        is_local = output.location is not None and allowed_roots.local_path(output.location) is not None
         return is_plain and is_local and self._bytes_read() >= LARGE_BYTES
 
     def _bytes_read(self) -> int:
-        """Of the inputs that the job has read, as far as they are files of this host."""
+        """The bytes of the inputs that the job has read, as far as they are files on this host."""
         sources = (self.order.inputs[name] for name in self._read if name not in self.frames)
         return sum(
             files.local_bytes(chunk.location)
@@ -502,25 +492,23 @@ class Context:
         return self._replaying.judged(frame, name=name, code=code, reason=reason)
 
     def _nothing_of(self, source: Input, frame: DataFrame) -> DataFrame:
-        """Of the input whose records are replayed: its rows are counted where a check compares them, and not run."""
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
-        compared = (output.dataset.checks.get("row_count", {}) for output in self.order.outputs.values())
-        is_asked = source.rows is None and any(check.get("input") == source.name for check in compared)
-        if is_asked and not self._knows_rows(source):
-            self._counts[source.name] = Watch(frame, [F.count(F.lit(1)).alias("rows")])
+        """An empty frame for the input whose records are replayed. Its rows are counted if row_count compares them."""
+        if source.rows is None and self._is_compared(source) and not self._knows_rows(source):
+            self._counts[source.name] = _count_rows(frame)
         return frame.limit(0)
 
     def _must_count(self, source: Input) -> bool:
-        """Only where somebody asks: the check row_count, or a limit of bad records that is a share."""
-        compared = (output.dataset.checks.get("row_count", {}) for output in self.order.outputs.values())
-        is_asked = isinstance(self.order.quarantine, float) or any(
-            check.get("input") == source.name for check in compared
-        )
-        return source.rows is None and is_asked
+        """Whether the rows must be counted: for the check row_count, or for a limit of bad records that is a share."""
+        is_share = isinstance(self.order.quarantine, float)
+        return source.rows is None and (is_share or self._is_compared(source))
+
+    def _is_compared(self, source: Input) -> bool:
+        """Whether the check row_count of an output compares with this input."""
+        checks = (output.dataset.checks.get("row_count", {}) for output in self.order.outputs.values())
+        return any(check.get("input") == source.name for check in checks)
 
     def _knows_rows(self, source: Input) -> bool:
-        """Whether the files themselves tell how many rows the job reads: a watch would see each of them."""
+        """Whether the footers of the files tell how many rows the job reads. That costs less than a watch."""
         is_whole = self.order.trial is None and all(chunk.batch is None for chunk in source.chunks)
         is_plain = source.dataset.format in files.WITH_FOOTERS and not source.dataset.options
         if source.name in self.frames or not is_plain or not is_whole:
@@ -535,13 +523,19 @@ class Context:
         self._step(sieve.name)
 
     def _step(self, name: str) -> Node:
-        """The node of that name; a new one belongs to the one that is open."""
+        """The node of that name. A new node gets the innermost open node as its parent."""
         open_ones: tuple[str, ...] = getattr(self._inside, "names", ())
         return self._nodes.setdefault(name, Node(name, open_ones[-1] if open_ones else None))
 
     def _free_name(self, name: str) -> str:
         taken = {one.name for one in self._sieves}
         return name if name not in taken else f"{name} ({len(taken)})"
+
+
+def _count_rows(frame: DataFrame) -> Watch:
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+
+    return Watch(frame, [F.count(F.lit(1)).alias("rows")])
 
 
 def _located(output: Output) -> str:

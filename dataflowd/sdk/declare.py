@@ -1,8 +1,8 @@
-"""@job and @node: what a function is in a job.
+"""The decorators @job and @node.
 
-@job marks a function as a job and, where it declares a model of its parameters, says which. It stays an ordinary function
-of one argument: a test may call it with a Context of its own. @node makes a function of the Context, and of whatever else,
-a named step of the job that calls it.
+@job marks a function as a job, and can name the pydantic model of its parameters. It stays an ordinary function of one
+argument: a test can call it with a Context of its own. @node makes a function, whose first argument is the Context, a named
+step of the job that calls it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def job(
 
 
 def node(function: Callable[Concatenate[Context, P], T]) -> Callable[Concatenate[Context, P], T]:
-    """A step by the name of the function: timed, named when it fails, and the rows of a DataFrame that it returns counted.
+    """Makes a function a step with the function's name: it is timed, named in errors, and the rows of its DataFrame are counted.
 
-    Of a node that branches, and returns several DataFrames in a dict or a tuple, each is counted by its key or its place.
-    They are counted while the job writes, in the same pass; Spark hands no filter of a later step to the source through
-    that. `with ctx.node(name)` names a step without counting.
+    A node with branches returns several DataFrames in a dict or a tuple; each is counted by its key or its position. The
+    rows are counted while the job writes, in the same pass. The count stops filters of later steps: Spark does not push them
+    down to the source. `with ctx.node(name)` names a step without counting.
     """
 
     @wraps(function)

@@ -1,4 +1,4 @@
-"""Jobs that come with dataflowd: `python = "dataflowd.jobs:copy"` in a flow file. All they need is in the Context."""
+"""Jobs that come with dataflowd: `python = "dataflowd.jobs:copy"` in a flow file. They use nothing but the Context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @job
 def copy(ctx: Context) -> None:
-    """One input to one output, from any format to any other."""
+    """Copies one input to one output, from any format to any other."""
     source = _only(list(ctx.order.inputs), "input", ctx.jobid)
     target = _only(list(ctx.order.outputs), "output", ctx.jobid)
     ctx.write(target, ctx.read(source))
@@ -21,16 +21,16 @@ def copy(ctx: Context) -> None:
 
 @job
 def validate(ctx: Context) -> None:
-    """Checks data that somebody else has put at the output's own location, and publishes it where it lies.
+    """Checks data that another program has put at the output's location, and publishes it there.
 
-    The job is the producer of the dataset; its input says when to look, such as a calendar.
+    The job is the producer of the dataset. Its input, such as a calendar, says when to run.
     """
     ctx.adopt(_only(list(ctx.order.outputs), "output", ctx.jobid))
 
 
 @job
 def look(ctx: Context) -> None:
-    """Asks the checks of what a script has written; the daemon calls it when the script has ended."""
+    """Runs the checks on a script's outputs. The daemon starts it after the script has ended."""
     for name in ctx.order.outputs:
         ctx.adopt(name)
 

@@ -1,14 +1,13 @@
-"""Declared checks, compiled into aggregates of the pass that writes the data.
+"""Compiles declared checks into aggregates of the pass that writes the data.
 
-What a row can answer is asked in one `observe` on the write, together with the row count, so that validating costs no
-second scan: how many rows break any check. Which one, how often and by what value is looked up in what was written, and
-only then: a count for each check, and a least value, would cost the good chunks more than the question itself. Where a
-file does not tell exactly what was written (an empty text in CSV is NULL), each check has its count. Of a large Parquet
-file even that question is left to what the file itself tells (dataflowd.runner.file_checks).
+Checks of single rows are one `observe` on the write, together with the row count, so that validation needs no second scan.
+The observe counts the rows that break any check. Only if there are some, a second pass over the written files finds which
+check, how often and by which value: one count for each check would make every good chunk slower. If a file does not show
+exactly what was written (an empty text in CSV is NULL), the observe counts each check. For a large Parquet file the
+statistics of the file answer instead (dataflowd.runner.file_checks).
 
-Two kinds cannot be counted on the way: `unique` needs an exact distinct count, which Spark refuses inside observe (its
-sketches are approximate, and nearly unique is not unique), and custom functions may ask anything. These look at what
-was written, `unique` at its key columns only.
+Two kinds cannot be part of the observe. `unique` needs an exact distinct count, which Spark refuses inside observe; its
+sketches are approximate. Custom functions may compute anything. Both read the written files, `unique` only its key columns.
 
 NULL passes every check but not_null, as in SQL. A regex must match the whole value.
 """
@@ -87,7 +86,7 @@ def _column_checks(checks: Mapping[str, Any], names: Sequence[str], dataset: str
     not_null = checks.get("not_null", {})
     for name in not_null.get("columns", []):
         require(names, name, "not_null", dataset)
-        # As text it is one call into the JVM, where building it takes several.
+        # An expression as text needs one call into the JVM; building it needs several.
         violated = F.expr(f"{quoted(name)} IS NULL")
         yield ColumnCheck("not_null", not_null["severity"], name, violated, "no NULL")
     for name, check in checks.get("accepted_values", {}).items():
@@ -108,7 +107,7 @@ def _column_checks(checks: Mapping[str, Any], names: Sequence[str], dataset: str
 
 
 def aggregates(compiled: Sequence[ColumnCheck], *, together: bool = False) -> list[Column]:
-    """The rows and, for each check, its violations; or for all checks together the rows that break any."""
+    """The row count, and the violations of each check; `together`: the number of rows that break any check."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     rows = F.expr(f"count(1) AS {ROWS}")
@@ -123,7 +122,7 @@ def any_broken(compiled: Sequence[ColumnCheck]) -> Column:
 
 
 def examples(compiled: Sequence[ColumnCheck], observed: Mapping[str, Any]) -> list[Column]:
-    """For each check that was broken by a value, the least value that breaks it; of NULL there is nothing to show."""
+    """For each broken check the least value that breaks it. not_null has no value to show."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
     found = []
@@ -148,9 +147,9 @@ def judge_columns(
 
 @dataclass(frozen=True)
 class SetAside:
-    """Records that were read and are not in an output."""
+    """How many records were read but are not in an output."""
 
-    quarantined: int = 0  # they wait for a person
+    quarantined: int = 0  # waiting for a person
     dropped: int = 0  # a person has dropped them
 
     def __str__(self) -> str:
@@ -225,7 +224,7 @@ def require(names: Sequence[str], column: str, check: str, dataset: str) -> None
 
 
 def quoted(name: str) -> str:
-    """A name with a dot in it is one column, not a field of a structure."""
+    """Quotes a column's name, so that a dot in it does not mean a field of a structure."""
     return "`" + name.replace("`", "``") + "`"
 
 

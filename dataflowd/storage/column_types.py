@@ -1,6 +1,7 @@
-"""Types of stored columns beside declared ones: what Spark reads without loss is the same, anything else was retyped.
+"""Compares the types of stored columns with the declared types.
 
-A type that is not known here is Spark's to judge.
+A stored type agrees with a declared one if Spark reads it as such without loss. A type that this module does not know
+always agrees: Spark decides when it reads the file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ SHOWN = 5
 NAME_CHARACTERS = 60
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
-_DIGITS = {"tinyint": 10, "smallint": 10, "int": 10, "bigint": 20}  # that a decimal needs to hold any of them
+_DIGITS = {
+    "tinyint": 10,
+    "smallint": 10,
+    "int": 10,
+    "bigint": 20,
+}  # digits that a decimal needs for any of its values
 _WIDER = {
     ("float", "double"),
     ("tinyint", "double"),
@@ -28,7 +34,7 @@ _WIDER = {
     ("date", "timestamp_ntz"),
 }
 _KNOWN = {*_WHOLE, "float", "double", "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz"}
-# Read as each other, whatever a file says of them: bytes are text, and a zone is the reader's business.
+# Spark reads the types of each group as each other: bytes as text, and times with or without a zone.
 _ALIKE = ({"string", "binary"}, {"timestamp", "timestamp_ntz"})
 _JSON_KINDS = {
     bool: "true or false",
@@ -41,22 +47,22 @@ _JSON_KINDS = {
 
 
 def of_footer(path: Path, kind: str) -> StructType | None:
-    """The columns that a file says it has; those of a type that Spark does not know have none here."""
+    """The columns of a file by its footer; None if the footer cannot be used. A type unknown to Spark becomes NullType."""
     from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415
     from pyspark.sql.types import NullType, StructField, StructType  # noqa: PLC0415
 
     try:
         schema = _arrow_schema(path, kind)
     except (OSError, ValueError):
-        return None  # what is wrong with the file is Spark's to say
+        return None  # Spark reports what is wrong with the file
     fields = []
     for field in schema:
         try:
             found = from_arrow_type(field.type)
-        except Exception:  # noqa: BLE001 - PySpark says so with many errors
+        except Exception:  # noqa: BLE001 - PySpark raises many kinds of errors for an unknown type
             found = NullType()
         fields.append(StructField(field.name, found))
-    # Hive used to write no names; Spark then takes the columns by their place.
+    # Old versions of Hive wrote no names; Spark then reads the columns by position.
     is_nameless = kind == "orc" and all(field.name.startswith("_col") for field in fields)
     return None if is_nameless else StructType(fields)
 
@@ -72,7 +78,7 @@ def _arrow_schema(path: Path, kind: str) -> Any:
 
 
 def differences(stored: StructType, declared: StructType, names: Sequence[str]) -> list[str]:
-    """`names`: the columns of the schema that have to be there."""
+    """Sentences about the differences. `names`: the columns of the schema that must be in the file."""
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
     wanted = StructType([field for field in declared if field.name in set(names)])
@@ -84,7 +90,7 @@ def differences(stored: StructType, declared: StructType, names: Sequence[str]) 
 
 
 def _compared(stored: StructType, declared: StructType, above: str) -> Iterator[tuple[str, str | None]]:
-    """Columns that are missing (None), or what is said of their type. Spark does not look at the case of a name."""
+    """Each column that differs: None if it is missing, else a text about its type. Spark ignores the case of names."""
     there = {field.name.lower(): field.dataType for field in stored}
     for field in declared:
         name = f"{above}{field.name}"
@@ -109,7 +115,7 @@ def _retyped(stored: DataType, declared: DataType, name: str) -> Iterator[tuple[
 
 
 def _is_read_as(stored: DataType, declared: DataType) -> bool:
-    """Whether Spark reads it so without loss."""
+    """Whether Spark reads the stored type as the declared one without loss."""
     from pyspark.sql.types import DecimalType  # noqa: PLC0415
 
     one, other = _plain(stored), _plain(declared)
@@ -139,7 +145,7 @@ def _plain(found: DataType) -> str:
 
 
 def is_json_of(value: Any, declared: DataType) -> bool:
-    """Whether Spark can read a JSON value as this type; a text may be a date, a time or an infinite number."""
+    """Whether Spark can read a JSON value as this type. A text may be a date, a time or an infinite number."""
     kind = _plain(declared).partition("<")[0].partition("(")[0]
     if kind in _WHOLE:
         return isinstance(value, int) and not isinstance(value, bool)

@@ -1,11 +1,11 @@
-"""What a host finds before a job's code begins, which is stored with the attempt: the host's half of its evidence.
+"""The host's half of an attempt's evidence: what the host found before the job's code began. It is stored with the attempt.
 
     {"inputs": {dataset: {"chunks", "files", "bytes", "modified", "listed": [{"dataid", "location", "files", ...}]}},
      "outputs": {dataset: location}, "code_hash", "config_hash", "directory"}
 
-Of an input it is the sum over all chunks; of the first LISTED ones of all inputs, each is listed too. The digest of a
-sum is that of its only chunk. Where nothing could be measured, `note` says why. The database's half is made by dataflow.take_order. Passwords
-are in neither: an order has none that is open.
+For each input it holds the sums over all chunks; the first LISTED chunks of all inputs are also listed one by one. A sum
+has a digest only if the input has one chunk. If an input could not be measured, `note` says why. The database's half is
+made by dataflow.take_order. Neither half holds a password: an order has only sealed ones.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NOTHING_THERE = "nothing is there"
 
 
 def bounded(document: dict[str, Any]) -> dict[str, Any]:
-    """What is larger than the database stores is only counted: whoever runs job code could say anything."""
+    """Replaces a document that is too large for the database by its size: job code could send any amount."""
     size = len(json.dumps(document))
     return document if size <= STORED_CHARACTERS else {"left_out": size}
 
 
 def _written(order: Order, location: str) -> str:
-    """A location that is none is what was given; the question about places says so."""
+    """Where the attempt writes. A malformed location is returned unchanged; a later check refuses it."""
     try:
         return attempt_location(location, order.dataid, order.attempt, order.allowed_roots)
     except AttemptError:
@@ -41,11 +41,11 @@ def _written(order: Order, location: str) -> str:
 
 
 class Evidence:
-    """Grows while an order is prepared; what was found until a question is answered no is kept too."""
+    """Collects the evidence while an order is prepared. If a question is answered no, the evidence so far is kept."""
 
     def __init__(self, order: Order) -> None:
         self._listed = 0
-        # By their own names: the code of a job that was created like another calls them by that one's.
+        # The datasets' own names: the code of a job that was created like another uses that job's names.
         self._own = {source.name: source.dataset.datasetid for source in order.inputs.values()}
         self._inputs: dict[str, dict[str, Any]] = {}
         self._document: dict[str, Any] = {
@@ -61,7 +61,7 @@ class Evidence:
         }
 
     def measured(self, dataset: str, chunk: Chunk, found: Found | None) -> None:
-        """None: the location is not on this host's disk, and this process has no means to look elsewhere."""
+        """Adds a measured chunk. `found` is None if the chunk is not on this host's disk, so that it cannot be measured."""
         if found is None:
             self.note(dataset, f"{chunk.location} is not on this host's disk: the job looks there itself")
             return
@@ -71,7 +71,7 @@ class Evidence:
         for name in ("files", "bytes"):
             total[name] = total.get(name, 0) + document[name]
         times = [each for each in (total.get("modified"), document.get("modified")) if each is not None]
-        # ISO 8601 in one zone: the later time is the greater text.
+        # All times are ISO 8601 in UTC, so the later time is the greater text.
         if times:
             total["modified"] = max(times)
         total.pop("digest", None)

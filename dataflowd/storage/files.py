@@ -1,8 +1,8 @@
-"""Files: reading a chunk, writing an attempt's directory, and what exactly lies there afterwards.
+"""Reads a chunk of files, writes an attempt's directory, and lists the files that lie there afterwards.
 
-CSV and JSON are always read with an explicit schema and a column for what could not be parsed, so that a broken
-record is seen as one. Without a declared schema Spark's own inference is asked for the names and types first. What
-was written is listed, and Parquet and ORC files tell their rows in their footers.
+CSV and JSON are always read with an explicit schema and a column for text that could not be parsed, so that a broken
+record is noticed. Without a declared schema, Spark infers the names and types first. The footers of Parquet and ORC files
+tell how many rows were written.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ class File:
     path: str  # below the location
     bytes: int
     rows: int | None = None
-    modified: int | None = None  # milliseconds since 1970; an object store knows no finer time
-    digest: str | None = None  # SHA-256, where it was asked for
+    modified: int | None = None  # milliseconds since 1970; object stores have no finer time
+    digest: str | None = None  # SHA-256, if it was asked for
 
     def document(self) -> dict[str, Any]:
-        """As a manifest lists it. A copy that was restored has another time, and is the same data."""
+        """The entry of a manifest. It has no time: a restored copy has another time and is the same data."""
         known = {"path": self.path, "bytes": self.bytes, "rows": self.rows, "digest": self.digest}
         return {name: value for name, value in known.items() if value is not None}
 
 
 def require_jars(spark: SparkSession, dataset: Dataset, location: str | None) -> None:
-    """Says which jar is missing before anything runs; Spark would say that a class was not found."""
+    """Raises MISSING_JARS with the name of the jar. Spark itself would only say that a class was not found."""
     scheme = (location or "").partition("://")[0] if "://" in (location or "") else "file"
     for needs in (dataset.format, scheme):
         if needs in JARS and not _has_class(spark, JARS[needs][0]):
@@ -73,7 +73,7 @@ def _has_class(spark: SparkSession, name: str) -> bool:
 
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:
-        return True  # a Connect server has its own jars, and says so itself
+        return True  # a Connect server has its own jars, and reports a missing one itself
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JJavaError:
@@ -84,7 +84,7 @@ def _has_class(spark: SparkSession, name: str) -> bool:
 def read(
     spark: SparkSession, dataset: Dataset, locations: list[str], schema: StructType | None = None
 ) -> DataFrame:
-    """The chunk as it lies there; CSV and JSON with formats.CORRUPT_COLUMN at the end. `schema`: where it is known."""
+    """Reads chunks. CSV and JSON get formats.CORRUPT_COLUMN as their last column. `schema`: if the caller knows it."""
     foreign_types.guard()
     reader = spark.read.format(dataset.format).options(
         **formats.read_options(dataset.name, dataset.format, dataset.options)
@@ -105,7 +105,7 @@ def read(
 
 
 def read_back(spark: SparkSession, dataset: Dataset, location: str, schema: StructType) -> DataFrame:
-    """What was written there, with the columns that were written: a CSV file does not tell their names."""
+    """Reads what an attempt wrote, with the schema that it wrote: a CSV file does not tell the names of its columns."""
     return read(spark, dataset, [location], schema).drop(formats.CORRUPT_COLUMN)
 
 
@@ -122,12 +122,12 @@ def _inferred(reader: DataFrameReader, dataset: Dataset, locations: list[str]) -
 
 
 def _written_schema(locations: list[str]) -> StructType | None:
-    """The schema that Spark itself has noted in a footer, where one look tells: asking Spark would be a job of its own.
+    """The schema that Spark wrote into the footer of the first file. Saves the Spark job that would infer the schema.
 
-    Spark takes it from one file too. Where there are several places, or directories that may stand for columns, Spark
-    is asked.
+    Spark takes the schema from one file too. None for several locations, or if a directory could be a partition column:
+    then Spark must infer the schema.
     """
-    path = allowed_roots.local(locations[0]) if len(locations) == 1 else None
+    path = allowed_roots.local_path(locations[0]) if len(locations) == 1 else None
     if path is None or not path.is_dir():
         return None
     from pyarrow import parquet  # noqa: PLC0415
@@ -140,7 +140,7 @@ def _written_schema(locations: list[str]) -> StructType | None:
     try:
         noted = (parquet.read_metadata(first).metadata or {}).get(SPARK_SCHEMA_KEY)
     except (OSError, ValueError):
-        return None  # what is wrong with the file is Spark's to say
+        return None  # Spark reports what is wrong with the file
     try:
         return StructType.fromJson(json.loads(noted)) if noted else None
     except foreign_types.ForeignTypeError as foreign:
@@ -156,59 +156,59 @@ def _with_corrupt_column(dataset: Dataset, found: StructType | None) -> StructTy
 
 
 def write(frame: DataFrame, dataset: Dataset, location: str) -> None:
-    """Into a directory that must not exist: two writers never share one."""
+    """Writes to a directory that must not exist yet, so that two writers never share one."""
     options = formats.write_options(dataset.name, dataset.format, dataset.options)
     frame.write.format(dataset.format).options(**options).mode("error").save(location)
 
 
 def exists(spark: SparkSession, location: str) -> bool:
-    path = allowed_roots.local(location)
+    path = allowed_roots.local_path(location)
     if path is not None:
         return path.exists()
     return bool(_hadoop(spark, location)[0].exists(_hadoop(spark, location)[1]))
 
 
 def listing(spark: SparkSession, location: str, kind: str = "", *, digest: bool = False) -> list[File]:
-    """The data files, without what Spark and Hadoop keep beside them (_SUCCESS, .crc). `digest` reads all of each file."""
-    path = allowed_roots.local(location)
+    """The data files, without the files that Spark and Hadoop add (_SUCCESS, .crc). `digest`: reads each file completely."""
+    path = allowed_roots.local_path(location)
     if path is not None:
         return local_listing(path, kind, digest=digest)
     return _hadoop_listing(spark, location, digest=digest)
 
 
 def stored_rows(spark: SparkSession, dataset: Dataset, location: str, found: list[File]) -> int | None:
-    """As the footers tell; None for a format that has none. Spark reads those that are not on this host's disk."""
+    """The row count by the footers; None for a format without footers. Spark counts files that are not on this host."""
     if dataset.format not in WITH_FOOTERS:
         return None
-    if allowed_roots.local(location) is None:
+    if allowed_roots.local_path(location) is None:
         return read(spark, dataset, [location]).count() if found else 0
     return sum(file.rows or 0 for file in found)
 
 
 def rows_of(kind: str, locations: list[str]) -> int | None:
-    """As the footers of files on this host tell; None where there are none, or too many to be opened one by one."""
-    places = [allowed_roots.local(location) for location in locations]
+    """The row count by the footers of files on this host; None if there is no file, or more than MOST_FOOTERS."""
+    places = [allowed_roots.local_path(location) for location in locations]
     found = [file for place in places if place is not None for file in local_listing(place)]
     if None in places or not 0 < len(found) <= MOST_FOOTERS:
         return None
     try:
         rows = [file.rows for place in places if place is not None for file in local_listing(place, kind)]
     except (OSError, ValueError):
-        return None  # what is wrong with a file is Spark's to say
+        return None  # Spark reports what is wrong with a file
     return None if None in rows else sum(count or 0 for count in rows)
 
 
 def local_bytes(location: str) -> int:
-    """Of the files there; 0 where this host does not hold them."""
-    path = allowed_roots.local(location)
+    """The size of the files; 0 if they are not on this host."""
+    path = allowed_roots.local_path(location)
     try:
         return sum(file.bytes for file in local_listing(path)) if path is not None else 0
     except OSError:
         return 0
 
 
-def leftovers(spark: SparkSession, location: str) -> bool:
-    """Whether a committer has left unfinished files: then the listing cannot be trusted."""
+def has_unfinished_files(spark: SparkSession, location: str) -> bool:
+    """Whether a committer has left temporary files: then the listing cannot be trusted."""
     return exists(spark, f"{location}/_temporary")
 
 
@@ -264,7 +264,7 @@ def _hadoop(spark: SparkSession, location: str) -> tuple[Any, Any]:
 
 
 def beginning(spark: SparkSession, location: str, size: int) -> bytes | None:
-    """The first bytes of a file, unpacked as its name says; None where Hadoop cannot be asked, or cannot read it."""
+    """The first bytes of a file, decompressed by its suffix; None without a JVM, or if Hadoop cannot read the file."""
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415
 
     jvm: Any = getattr(spark, "_jvm", None)
@@ -279,7 +279,7 @@ def beginning(spark: SparkSession, location: str, size: int) -> bytes | None:
         finally:
             stream.close()
     except Py4JJavaError:
-        return None  # what is wrong with the file is Spark's to say
+        return None  # Spark reports what is wrong with the file
 
 
 def _hadoop_listing(spark: SparkSession, location: str, *, digest: bool) -> list[File]:
@@ -313,14 +313,14 @@ def _hadoop_digest(spark: SparkSession, system: Any, path: Any) -> str:
 def duplicates(
     spark: SparkSession, dataset: Dataset, location: str, schema: StructType, columns: list[str]
 ) -> int:
-    """How many rows have a key that another row has too; one pass over the key columns of what was written.
+    """How many rows repeat the key of another row; one pass over the key columns of the written files.
 
-    Keys of a local chunk that fit into memory are compared here: a Spark job would cost a small chunk a hundred times as
-    much, and a large one an exchange of all its keys.
+    Keys of a local Parquet chunk that fit into memory are compared here: for a small chunk a Spark job takes a hundred times
+    as long, and for a large chunk it shuffles all keys.
     """
     from dataflowd.storage.checks import quoted  # noqa: PLC0415
 
-    path = allowed_roots.local(location)
+    path = allowed_roots.local_path(location)
     if path is not None and dataset.format == "parquet" and _keys_fit(path, schema, columns):
         return _local_duplicates(path, columns)
     return duplicates_of(read_back(spark, dataset, location, schema).select(*map(quoted, columns)))
@@ -338,7 +338,7 @@ def duplicates_of(keys: DataFrame) -> int:
 
 SMALL_BYTES = 64 * 1024 * 1024
 VALUE_BYTES = 8
-# At most VALUE_BYTES each, and equal when their bits are: so they can be sorted as numbers.
+# A value has at most VALUE_BYTES, and equal values have equal bits: so they can be sorted as numbers.
 _PLAIN_TYPES = {"tinyint", "smallint", "int", "bigint", "date", "timestamp", "timestamp_ntz"}
 
 
@@ -347,7 +347,7 @@ def _is_plain(schema: StructType, columns: list[str]) -> bool:
 
 
 def _keys_fit(path: Path, schema: StructType, columns: list[str]) -> bool:
-    """Texts may be larger in memory than on the disk, by any factor: of these only files count that are small as a whole."""
+    """Whether the keys fit into memory. Texts may need far more memory than disk, so for them the whole files must be small."""
     if _is_plain(schema, columns):
         rows = sum(file.rows or 0 for file in local_listing(path, "parquet"))
         return rows * VALUE_BYTES * len(columns) <= SMALL_BYTES
@@ -355,7 +355,7 @@ def _keys_fit(path: Path, schema: StructType, columns: list[str]) -> bool:
 
 
 def _repeated(values: Any) -> int:
-    """Of a numpy array, by the cheapest way that its order and its range allow; a hash table would be the dearest."""
+    """How many values of a numpy array repeat: by order, by a bitmap if the range is small, else by sorting."""
     import numpy  # noqa: ICN001, PLC0415
 
     if (values[1:] > values[:-1]).all():

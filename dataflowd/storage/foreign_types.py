@@ -1,9 +1,10 @@
-"""Types that a file names: Spark's Python side imports the module of a user-defined type wherever it reads a schema.
+"""Refuses user-defined types that a file names, unless Spark or the job itself brought them.
 
-The schema stands in the data itself, in the footer of a Parquet file or the log of a Delta table, so that whoever has
-written the data would choose which module is imported. All releases that pyproject.toml allows do so (4.2.0 to 4.3.0);
-none of them unpickles the class any more, and their JVM loads only classes that its configuration lists. Here a type
-is taken when it is Spark's own, or when the job has imported its module before. Any other is refused.
+PySpark imports the module of a user-defined type when it reads a schema. The schema is part of the data (the footer of a
+Parquet file, the log of a Delta table), so the writer of the data would choose which module is imported. All releases that
+pyproject.toml allows do this (4.2.0 to 4.3.0); none of them unpickles the class, and their JVM loads only classes that its
+configuration lists. `guard` accepts a type of Spark, and a type whose module the job has imported before. All others are
+refused.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ForeignTypeError(AttemptError):
 
 
 def guard() -> None:
-    """From now on this process imports no module because a schema names it."""
+    """Replaces PySpark's import in this process: from now on a schema cannot make it import a module."""
     from pyspark.sql.types import UserDefinedType  # noqa: PLC0415 - the SDK imports without Spark
 
     if UserDefinedType.fromJson.__func__ is not _from_json:
@@ -39,7 +40,7 @@ def guard() -> None:
 
 
 def behind(error: BaseException | None) -> ForeignTypeError | None:
-    """Spark wraps what is raised while it parses a schema."""
+    """The ForeignTypeError inside an error: Spark wraps errors that are raised while it parses a schema."""
     while error is not None and not isinstance(error, ForeignTypeError):
         error = error.__cause__ or error.__context__
     return error
@@ -52,7 +53,7 @@ def _from_json(_cls: type[Any], json: Mapping[str, Any]) -> Any:
     module, _, attribute = name.rpartition(".")
     if module in OF_SPARK:
         importlib.import_module(module)
-    # Not getattr: a module may import others when it is asked for what it does not have.
+    # Not getattr: a module's __getattr__ could import other modules.
     found = getattr(sys.modules.get(module), "__dict__", {}).get(attribute)
     if not (isinstance(found, type) and issubclass(found, UserDefinedType)):
         raise ForeignTypeError(name)

@@ -1,8 +1,8 @@
-"""What lies at a location: how many files, of how many bytes, the newest time of change, and a digest where one is asked for.
+"""Measures what lies at a location: the number of files, their bytes, the newest time of change, and a digest if asked for.
 
-Registration measures what comes from outside, prepare measures it again, and an attempt keeps what it found. They all
-measure here, so that two measurements of the same data are equal. Names that begin with a dot or an underscore do
-not count: Spark skips them too.
+Registration measures a chunk from outside, prepare measures it again, and an attempt stores its measurement. All use this
+module, so that two measurements of the same data are equal. Names that begin with a dot or an underscore do not count:
+Spark skips them too.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Found:
     bytes: int
     modified: (
         int | None
-    )  # of the newest file, in milliseconds since 1970; None: no file, or a store that does not say
+    )  # of the newest file, in milliseconds since 1970; None: no file, or a store without times
     digest: str | None = None
 
     def document(self) -> dict[str, Any]:
-        """As the database keeps it; `modified` as text of ISO 8601, in UTC."""
+        """In the form that the database stores; `modified` is ISO 8601 in UTC."""
         known = {"files": self.files, "bytes": self.bytes, "modified": self.moment, "digest": self.digest}
         return {name: value for name, value in known.items() if value is not None}
 
@@ -46,7 +46,7 @@ class Found:
 
 
 def of(listed: Sequence[File]) -> Found:
-    """Of a listing that was made already. The digest is there when every file has one."""
+    """The measurement of a listing. It has a digest if every file has one."""
     times = [file.modified for file in listed if file.modified is not None]
     digests = [[file.path, file.digest] for file in listed if file.digest is not None]
     is_read = bool(listed) and len(digests) == len(listed)
@@ -59,6 +59,6 @@ def of(listed: Sequence[File]) -> Found:
 
 
 def here(location: str, *, digest: bool = False) -> Found | None:
-    """On this host's disk, without Spark. None: the location is elsewhere. No files: nothing is there. Raises OSError."""
-    path = allowed_roots.local(location)
+    """Measures on this host's disk, without Spark. None if the location is not on this disk. Raises OSError."""
+    path = allowed_roots.local_path(location)
     return None if path is None else of(files.local_listing(path, digest=digest))

@@ -1,17 +1,18 @@
-"""Removes the directories of attempts that nobody needs. The disk is walked, the database decides, the host removes.
+"""Removes the directories of attempts that are no longer needed. The host walks the disk, the database decides, the host removes.
 
-A walk finds the directories `attempt=<n>` of chunks: below `.attempts` of the roots, and where older releases wrote, in the
-datasets' own directories. It offers them to dataflow.collect in batches; only what comes back is removed. So a directory
-that reappears, because a runner that was believed dead wrote once more, is found by the next walk; each host collects
-what it can see; and what this database does not know stays, for it may be another's. A directory must also be as old as its attempt: one that existed before the
-claim, or was written after the end of an attempt that is known to have ended, bears the number by chance.
+A walk finds the directories `attempt=<n>` of chunks: below `.attempts` of the roots and, where older releases wrote, in the
+datasets' own directories. It offers them to dataflow.collect in batches, and only directories that the database returns are
+removed. So each host collects what it can see. A directory that reappears, because a runner that was believed dead wrote
+once more, is found by the next walk. A directory that this database does not know stays: it may belong to another database.
+The directory's time must also fit the attempt: if it is older than the claim, or was written after the attempt's end, it has
+the same number by chance and stays.
 
-Removing is two steps. A rename inside the same parent takes the directory out of sight in one moment, then its content
-goes. Whoever is killed in between leaves a directory with the mark of a removal, which the next walk completes. Below
-the fixed part of a location no link is followed, neither on the walk nor by the removal, which goes by descriptors; and
-the fixed part itself, as the kernel resolved it, has to lie under an allowed root.
+A removal has two steps. A rename inside the same parent hides the directory at once; then its content is deleted. A process
+that is killed in between leaves a directory with the prefix REMOVING, which the next walk deletes. Below the fixed part of a
+location no link is followed, neither by the walk nor by the removal, which works by descriptors. The fixed part itself, as
+the kernel resolved it, must lie under an allowed root.
 
-Only paths of this host are walked. What lies in object stores is left to the rules for expiry that these have.
+Only paths of this host are walked. Object stores have their own rules for expiry.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.host.allowed_roots import check, local
+from dataflowd.host.allowed_roots import check, local_path
 from dataflowd.model.faults import AttemptError
+from dataflowd.model.identifiers import DATAID
 from dataflowd.model.location import ATTEMPTS
 from dataflowd.model.work_order import chunk_location, without_attempts
 from dataflowd.storage import fixed_path
@@ -36,19 +38,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 BATCH = 500
-CLOCKS = timedelta(minutes=5)  # by which the clocks of the database and of the file system may differ
+CLOCKS = timedelta(minutes=5)  # the clocks of the database and of the file system may differ by this
 REMOVING = ".dataflow-removing-"
 HALF_REMOVED = "HALF_REMOVED"
-GONE = "is gone"  # somebody else has removed it meanwhile
-FORGOTTEN = "FORGOTTEN"  # as dataflow.collect says
+GONE = "is gone"  # another process has removed it meanwhile
+FORGOTTEN = "FORGOTTEN"  # a reason of dataflow.collect
 _ATTEMPT = re.compile(rf"(?P<half>{re.escape(REMOVING)})?attempt=(?P<attempt>[1-9][0-9]{{0,17}})")
-_DATAID = r"[A-Za-z0-9_:+=][A-Za-z0-9._:+=-]{0,127}"
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the attempts of a dataset write: a directory, and the names of those below it."""
+    """Where the attempts of a dataset write: a directory, and the names of the directories below it."""
 
     dataset: str
     location: str  # of the dataset
@@ -72,7 +73,7 @@ class Found:
     place: Place
     dataid: str
     attempt: int
-    names: tuple[str, ...]  # below place.fixed, the attempt's own last
+    names: tuple[str, ...]  # of the directories below place.fixed; the last is the attempt's own
     is_half_removed: bool = False
 
     @property
@@ -82,7 +83,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Garbage:
-    """What dataflow.collect said of a directory, or that a removal was not completed."""
+    """A directory to remove: one that dataflow.collect returned, or one whose removal was not completed."""
 
     found: Found
     why: str
@@ -99,10 +100,10 @@ class Removed:
 
 
 def places(dataset: str, location: str, allowed_roots: Sequence[str]) -> list[Place] | Skipped:
-    """Where attempts on the dataset write, and where those of older releases did."""
+    """Where attempts of the dataset write, and where attempts of older releases wrote."""
     own = without_attempts(location)
     try:
-        path = local(own)
+        path = local_path(own)
     except AttemptError as error:
         return Skipped(dataset, location, error.message)
     if path is None:
@@ -126,8 +127,8 @@ def places(dataset: str, location: str, allowed_roots: Sequence[str]) -> list[Pl
 
 
 def _roots_above(path: Path, allowed_roots: Sequence[str]) -> list[Path]:
-    """All that hold the path: the nearest of them may have been set, or unset, since an attempt wrote."""
-    roots = (local(root) for root in allowed_roots)
+    """All roots that hold the path: the nearest one may have been added, or removed, after an attempt wrote."""
+    roots = (local_path(root) for root in allowed_roots)
     return [root for root in roots if root is not None and path.is_relative_to(root)]
 
 
@@ -136,18 +137,18 @@ def _first_of_chunk(names: Sequence[str]) -> int:
 
 
 def _is_directory(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 - a name that is too long is no directory either
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises if a name is too long
 
 
 def walk(places: Iterable[Place]) -> Iterator[list[Found]]:
-    """Batches of what lies there."""
+    """Batches of the attempts' directories."""
     everything = (found for each in places for found in _walk(each, each.fixed, _patterns(each), (), None))
     while batch := list(islice(everything, BATCH)):
         yield batch
 
 
 def asked(batch: Sequence[Found]) -> dict[str, Any]:
-    """The batch as the query gc_collect takes it."""
+    """The parameters of the query gc_collect for a batch."""
     whole = [found for found in batch if not found.is_half_removed]
     return {
         "datasets": [found.place.dataset for found in whole],
@@ -157,9 +158,9 @@ def asked(batch: Sequence[Found]) -> dict[str, Any]:
 
 
 def judged(batch: Sequence[Found], rows: Iterable[Sequence[Any]]) -> list[Garbage]:
-    """The rows that came back, each with the directory that it is about; and what only has to be completed.
+    """The directories to remove: those of the returned rows, and those whose removal was not completed.
 
-    What was not asked about does not concern us, whatever the database says of it.
+    A row about a directory that is not in the batch is ignored.
     """
     known = {
         (found.place.dataset, found.dataid, found.attempt): found
@@ -175,22 +176,22 @@ def judged(batch: Sequence[Found], rows: Iterable[Sequence[Any]]) -> list[Garbag
 
 
 def size(found: Found) -> int:
-    """Bytes of the files in it, as far as they can be seen."""
+    """The bytes of the files in the directory, as far as they can be read."""
     total = 0
     for directory, _, names in os.walk(found.path):
         for name in names:
             with suppress(OSError):
-                total += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118 - a Path for each file costs more than the look
+                total += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118 - a Path for each file costs more than the lstat
     return total
 
 
 def remove(garbage: Garbage) -> Removed:
-    """Somebody else may remove it at the same time: one of the two does, and both go on."""
+    """Removes a directory. Another process may do the same at the same time: one of them succeeds, and both go on."""
     found = garbage.found
     try:
         with _opened(found) as parent:
             there = os.stat(found.names[-1], dir_fd=parent, follow_symlinks=False)
-            if wrong := _not_its_own(there.st_mtime, garbage) or _still_shown(garbage):
+            if wrong := _why_not_of_attempt(there.st_mtime, garbage) or _why_still_shown(garbage):
                 return Removed(is_removed=False, why_not=wrong)
             total, name = size(found), found.names[-1]
             if not found.is_half_removed:
@@ -207,7 +208,7 @@ def remove(garbage: Garbage) -> Removed:
 
 
 def remove_empty(found: Found) -> None:
-    """The directories of a chunk that nothing is left of; one in which somebody has begun to write is not empty."""
+    """Removes the empty directories of a chunk. rmdir keeps a directory in which an attempt has begun to write."""
     for end in range(len(found.names) - 1, _first_of_chunk(found.place.below), -1):
         try:
             with _opened(replace(found, names=found.names[:end])) as parent:
@@ -216,7 +217,7 @@ def remove_empty(found: Found) -> None:
             return
 
 
-def _not_its_own(modified: float, garbage: Garbage) -> str:
+def _why_not_of_attempt(modified: float, garbage: Garbage) -> str:
     written = datetime.fromtimestamp(modified, UTC)
     if garbage.claimed is not None and written < garbage.claimed - CLOCKS:
         return "is older than the attempt: another database may use the same location"
@@ -225,8 +226,8 @@ def _not_its_own(modified: float, garbage: Garbage) -> str:
     return ""
 
 
-def _still_shown(garbage: Garbage) -> str:
-    """A fixed path follows what is published, and may lag; what was deleted, it need not show any longer."""
+def _why_still_shown(garbage: Garbage) -> str:
+    """A fixed path follows the manifest later, so it may still lead here. For a deleted chunk the path is removed."""
     found = garbage.found
     location = found.place.location
     if "{dataid}" in location:
@@ -239,7 +240,7 @@ def _still_shown(garbage: Garbage) -> str:
 
 @contextmanager
 def _opened(found: Found) -> Iterator[int]:
-    """The directory that holds the attempt's, reached without following a link below the fixed part."""
+    """A descriptor of the parent of the attempt's directory. Follows no link below the fixed part."""
     current = os.open(found.place.fixed, _OPEN)
     try:
         check(str(Path(f"/proc/self/fd/{current}").readlink()), found.place.allowed_roots)
@@ -255,7 +256,7 @@ def _opened(found: Found) -> Iterator[int]:
 def _walk(
     each: Place, directory: Path, patterns: list[re.Pattern[str]], names: tuple[str, ...], dataid: str | None
 ) -> Iterator[Found]:
-    """`patterns`: those of the names that are still to come before the attempt's own."""
+    """`patterns`: of the directories' names between this directory and the attempt's own."""
     for name in _directories(directory):
         if patterns:
             matched = patterns[0].fullmatch(name)
@@ -274,15 +275,15 @@ def _patterns(each: Place) -> list[re.Pattern[str]]:
 
 
 def _pattern(name: str) -> re.Pattern[str]:
-    """Where {dataid} stands more than once in a name, it is the same each time."""
+    """If {dataid} occurs more than once in a name, it must be the same each time."""
     first, *rest = map(re.escape, name.split("{dataid}"))
     for number, part in enumerate(rest):
-        first += (f"(?P<dataid>{_DATAID})" if number == 0 else "(?P=dataid)") + part
+        first += (f"(?P<dataid>{DATAID.pattern})" if number == 0 else "(?P=dataid)") + part
     return re.compile(first)
 
 
 def _directories(path: Path) -> list[str]:
-    """A directory that vanishes or may not be read has nothing for us."""
+    """The names of the directories below. Empty if `path` vanishes or cannot be read."""
     try:
         with os.scandir(path) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

@@ -1,4 +1,7 @@
-"""Whether the files of an input are those that were published or registered: its manifest, or what was measured, against what lies there."""
+"""Checks that the files of an input are those that were published or registered.
+
+A published chunk has a manifest, a registered chunk a measurement. Both are compared with the files that lie there now.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def require_validated(name: str, chunk: Chunk) -> None:
     if not chunk.validated:
         raise AttemptError(
             "NOT_VALIDATED",
-            f"nobody has vouched for {name}/{chunk.dataid}",
+            f"{name}/{chunk.dataid} is not validated",
             "check it and call dataflow.validated()",
         )
 
@@ -29,7 +32,7 @@ def missing(name: str, chunk: Chunk) -> AttemptError:
     return AttemptError(
         "INVALID_PATH",
         f"{name}/{chunk.dataid} is READY, but there is nothing at {chunk.location}",
-        f"put it there; what was registered is registered again with `dataflowctl ready {name} {chunk.dataid}`"
+        f"put the data there, and register it again: `dataflowctl ready {name} {chunk.dataid}`"
         if chunk.files is None
         else "restore it, or make it again: `dataflowctl resubmit` on its producer",
         heals=True,
@@ -37,19 +40,19 @@ def missing(name: str, chunk: Chunk) -> AttemptError:
 
 
 class Places:
-    """What lies where the inputs of an order are. Each place is listed once, however many chunks share it."""
+    """Checks the inputs of an order. Each location is listed once, however many chunks share it."""
 
     def __init__(
         self, seen: evidence.Evidence, listing: Callable[[Dataset, str], Sequence[File] | None]
     ) -> None:
-        """`listing` returns None when nothing is there."""
+        """`listing` returns None if the location does not exist."""
         self._seen = seen
         self._listing = listing
         self._listed: dict[tuple[str, str, bool], Sequence[File]] = {}
         self._measured: set[tuple[str, str]] = set()
 
     def check(self, source: Input, chunk: Chunk, location: str) -> None:
-        """Batches are parts of one source: it is measured with the first of them."""
+        """Checks one chunk and adds it to the evidence. The source of several batches is added once."""
         listed = self._files(source, chunk, location)
         place = (source.name, location)
         if chunk.batch is None or place not in self._measured:
@@ -63,8 +66,8 @@ class Places:
             try:
                 listed = self._listing(source.dataset, location)
             except OSError as error:
-                if allowed_roots.local(location) is None:
-                    raise  # of the connection to whoever looks elsewhere
+                if allowed_roots.local_path(location) is None:
+                    raise  # an error of the connection to the process that lists other stores
                 raise AttemptError(
                     "INVALID_PATH",
                     f"{source.name}/{chunk.dataid}: {error.filename or location} cannot be read: {error.strerror or error}",
@@ -78,7 +81,7 @@ class Places:
 
 
 def require_right(source: Input, chunk: Chunk, listed: Sequence[File]) -> None:
-    """Raises WRONG_DATA unless these are the files that were published, or that were registered."""
+    """Raises WRONG_DATA unless these are the files that were published or registered."""
     if chunk.files is not None:
         compare(source.name, chunk.dataid, chunk.files, listed)
     elif chunk.measured is not None:
@@ -88,7 +91,7 @@ def require_right(source: Input, chunk: Chunk, listed: Sequence[File]) -> None:
 
 
 def compare(name: str, dataid: str, manifest: Sequence[dict[str, Any]], listed: Sequence[File]) -> None:
-    """Digests count where both have one: a chunk may be older than the wish for them."""
+    """Digests are compared if both have one: a chunk may be older than the dataset's setting `digest`."""
     expected = {file["path"]: file for file in manifest}
     there = {file.path: file for file in listed}
     gone, more = sorted(expected.keys() - there.keys()), sorted(there.keys() - expected.keys())
@@ -118,7 +121,7 @@ def compare(name: str, dataid: str, manifest: Sequence[dict[str, Any]], listed: 
 
 
 def _compare_measured(name: str, chunk: Chunk, measured: dict[str, Any], there: Found) -> None:
-    """Where both have a digest, it decides alone: what was copied back has another time, and is the same data."""
+    """If both have a digest, the time does not count: a restored copy has another time and is the same data."""
     now = there.document()
     has_both = "digest" in measured and there.digest is not None
     asked = ["files", "bytes", "digest" if has_both else "modified"]
@@ -129,17 +132,17 @@ def _compare_measured(name: str, chunk: Chunk, measured: dict[str, Any], there: 
         what = ", ".join(f"{key} {measured.get(key)} then, {now.get(key)} now" for key in differs)
         raise AttemptError(
             "WRONG_DATA",
-            f"what lies at {chunk.location} is not what was registered as {name}/{chunk.dataid}: {what}",
+            f"the data at {chunk.location} is not the data that was registered as {name}/{chunk.dataid}: {what}",
             f"restore it; if it is right as it is now, `dataflowctl ready {name} {chunk.dataid}` registers it as a new version",
         )
 
 
 def _require_newer(name: str, chunk: Chunk, not_older: str, there: Found) -> None:
-    # Both are ISO 8601 in UTC with milliseconds: the later moment is the greater text.
+    # Both are ISO 8601 in UTC with milliseconds, so the later moment is the greater text.
     if there.moment is not None and there.moment < not_older:
         raise AttemptError(
             "WRONG_DATA",
-            f"the newest file of {name}/{chunk.dataid} is of {there.moment}, before the day that it is for",
+            f"the newest file of {name}/{chunk.dataid} is of {there.moment}, before the day of the chunk",
             f"bring the file of that day and `dataflowctl ready {name} {chunk.dataid}`; "
-            "where old files are right, take expect_newer out of the dataset",
+            "if old files are right, remove expect_newer from the dataset",
         )

@@ -1,11 +1,12 @@
-"""Whether files have the columns that their dataset declares: asked before any job code, of the files themselves.
+"""Checks, before any job code runs, that files have the columns that their dataset declares.
 
-Spark reads CSV by position and ignores the names in the header: two columns that change places would pass every check.
-Of Parquet, ORC and JSON it reads a missing column as NULL. So a dataset with a schema is compared with its files, by as
-little of them as tells: the first line of a CSV file, the footer of a Parquet or ORC file, the first records of a JSON
-chunk. What cannot be read here is left to Spark, which says what is wrong with it.
+Spark reads CSV by position and ignores the names in the header: if two columns change places, every check passes. In
+Parquet, ORC and JSON it reads a missing column as NULL. So the schema of a dataset is compared with as little of its files
+as necessary: the first line of a CSV file, the footer of a Parquet or ORC file, the first records of a JSON chunk. A file
+that cannot be read here is left to Spark, which reports what is wrong with it.
 
-A header that seems to differ is asked of Spark too before a run fails: quotes, escapes and character sets are Spark's.
+If a header seems to differ, Spark reads it too before the run fails, because Spark has its own rules for quotes, escapes and
+character sets.
 """
 
 from __future__ import annotations
@@ -61,13 +62,13 @@ class _File:
         return quoted((self.name or self.path).rpartition("/")[2], mark="")
 
     def holds(self, columns: Sequence[str]) -> list[str]:
-        """Those that have to be in the file: the column of a directory such as day=1 stands in its name."""
+        """The columns that must be in the file. The column of a directory such as day=1 is only in the directory's name."""
         outside = {part.partition("=")[0].lower() for part in self.name.split("/")[:-1] if "=" in part}
         return [column for column in columns if column.lower() not in outside]
 
     @property
     def pattern(self) -> str:
-        """As Spark takes it for this file alone."""
+        """The path, escaped so that Spark reads this file and no pattern."""
         return _PATTERN.sub(r"\\\1", self.path)
 
 
@@ -81,7 +82,7 @@ def check(spark: SparkSession, dataset: Dataset, chunks: Iterable[Chunk]) -> Non
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
     schema = StructType.fromDDL(dataset.columns)
-    # Batches of one source all lie at one place.
+    # All batches of one source have the same location.
     places = {chunk.location: chunk for chunk in chunks if chunk.location is not None}
     for chunk in places.values():
         found = _files(spark, dataset, options, chunk)
@@ -112,9 +113,9 @@ def _refused(dataset: Dataset, chunk: Chunk, what: str, wrong: Sequence[str]) ->
 
 
 def _files(spark: SparkSession, dataset: Dataset, options: Mapping[str, str], chunk: Chunk) -> list[_File]:
-    """Those that Spark will read."""
+    """The files that Spark will read."""
     location = chunk.location or ""
-    place, base = location.rstrip("/"), allowed_roots.local(location)
+    place, base = location.rstrip("/"), allowed_roots.local_path(location)
     if "pathGlobFilter" in options:
         names = _matched(spark, dataset, options, location)
     elif chunk.files is not None:
@@ -128,14 +129,14 @@ def _files(spark: SparkSession, dataset: Dataset, options: Mapping[str, str], ch
 
 
 def _matched(spark: SparkSession, dataset: Dataset, options: Mapping[str, str], location: str) -> list[str]:
-    """Which names match a pattern is Spark's to say."""
+    """The names that match pathGlobFilter, found by Spark itself."""
     reader = spark.read.format(dataset.format).options(**options).schema(dataset.columns or "")
     read = [urlsplit(path) for path in reader.load(location).inputFiles()]
     place = urlsplit(location).path.rstrip("/")
     return sorted(unquote(one.path).removeprefix(place).lstrip("/") for one in read)
 
 
-# CSV
+# --- CSV ---
 
 
 def _headers(
@@ -149,7 +150,7 @@ def _headers(
             continue
         asked = _header_by_spark(spark, options, file)
         if asked and compare(asked, expected):
-            # Spark gives names of its own to columns without one, and to those that are there twice.
+            # Spark gives its own names to columns without a name, and to columns that occur twice.
             is_same = header is not None and len(header) == len(asked)
             yield f"the header of {file.shown}", compare(header if header and is_same else asked, expected)
 
@@ -189,13 +190,13 @@ def _moved(found: Sequence[str], expected: Sequence[str]) -> list[str]:
             for place, (one, other) in enumerate(zip(found, expected, strict=True), start=1)
             if one.lower() != other.lower()
         ]
-    # Behind one column more or less all have moved: only an order of their own is worth a word.
+    # After a missing or extra column all others have moved: only another order is worth reporting.
     is_ordered = [name for name in here if name in said] == [name for name in said if name in here]
     return [] if is_ordered else ["the columns are in another order"]
 
 
 def _header(spark: SparkSession, options: Mapping[str, str], file: _File) -> list[str] | None:
-    """The names in the first line; [] in an empty file; None where only Spark can tell."""
+    """The names in the first line; [] for an empty file; None if only Spark can read it."""
     text = _beginning(spark, options, file, HEADER_BYTES)
     sep = options.get("sep", options.get("delimiter", ",")).replace(r"\t", "\t")
     quote, escape = options.get("quote", '"'), options.get("escape", "\\")
@@ -232,11 +233,11 @@ def _header_by_spark(spark: SparkSession, options: Mapping[str, str], file: _Fil
     chosen = {name: value for name, value in options.items() if name != "pathGlobFilter"}
     try:
         return list(spark.read.format("csv").options(**chosen).load(file.pattern).columns)
-    except Exception:  # noqa: BLE001 - what is wrong with the file, Spark says when the job reads it
+    except Exception:  # noqa: BLE001 - Spark reports what is wrong with the file when the job reads it
         return []
 
 
-# JSON
+# --- JSON ---
 
 
 def _samples(
@@ -249,7 +250,7 @@ def _samples(
 
 
 def _records(text: str, options: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Those that can be read: a broken one goes to quarantine when the job reads it, and the last may be cut off."""
+    """The readable records. A broken one goes to quarantine when the job reads it; the last one may be cut off here."""
     is_one = options.get("multiLine", "").lower() == "true"
     for part in [text] if is_one else _lines(text, options):
         try:
@@ -260,7 +261,7 @@ def _records(text: str, options: Mapping[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def _records_differ(records: Sequence[Mapping[str, Any]], declared: Sequence[StructField]) -> list[str]:
-    """A field that is absent is how JSON writes NULL. Where others are there that nobody declared, it was renamed."""
+    """An absent field may be NULL in JSON. But if there are fields that the schema does not have, it was renamed."""
     names = {field.name for field in declared}
     there = dict.fromkeys(name for record in records for name in record)
     missing = [quoted(field.name) for field in declared if field.name not in there]
@@ -275,13 +276,13 @@ def _records_differ(records: Sequence[Mapping[str, Any]], declared: Sequence[Str
     return [*renamed, *([listed(retyped)] if retyped else [])]
 
 
-# Parquet and ORC
+# --- Parquet and ORC ---
 
 
 def _footers(
     spark: SparkSession, kind: str, schema: StructType, chunk: Chunk, found: Sequence[_File]
 ) -> Iterator[tuple[str, list[str]]]:
-    """One write gives all its files the same columns; those from outside may differ. Elsewhere Spark opens one."""
+    """All files of one write have the same columns; files from outside may differ. Off this host, only one is opened."""
     is_one_write = chunk.files is not None or any(file.local is None for file in found)
     for file in found[:1] if is_one_write else found:
         stored = (
@@ -300,11 +301,11 @@ def _schema_by_spark(spark: SparkSession, kind: str, file: _File) -> StructType 
     foreign_types.guard()
     try:
         return spark.read.format(kind).load(file.pattern).schema
-    except Exception:  # noqa: BLE001 - what is wrong with the file, Spark says when the job reads it
+    except Exception:  # noqa: BLE001 - Spark reports what is wrong with the file when the job reads it
         return None
 
 
-# The beginning of a file
+# --- the beginning of a file ---
 
 
 def _lines(text: str, options: Mapping[str, str]) -> list[str]:

@@ -1,8 +1,8 @@
-"""What Parquet files tell about a column without a look at each row: how many values are NULL, the least and the greatest
-of each group of rows, and of texts with a dictionary all that occur.
+"""Summaries of a column from the metadata of Parquet files, without reading the rows: the number of NULLs, the least and the
+greatest value of each row group, and for texts with a dictionary all values.
 
-A rule about single values holds for a column when it holds for the values that stand for it. Whatever the files do not
-tell, or tell in a way that is not understood here, is not known: the rows have to be asked.
+A rule about single values holds for the column if it holds for these values. If the files have no such metadata, or this
+module cannot read it, the summary is unknown and the rows must be read.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_VALUES = 100_000
-# With any other encoding there may be pages that do without the dictionary. RLE and BIT_PACKED say where NULLs are.
+# With any other encoding some pages may not use the dictionary. RLE and BIT_PACKED encode where NULLs are.
 OF_A_DICTIONARY = {"PLAIN_DICTIONARY", "RLE_DICTIONARY", "RLE", "BIT_PACKED"}
 
 
 @dataclass
 class Summary:
-    """Of one column over all files; None for what is not known."""
+    """The summary of one column over all files; None: not known."""
 
     nulls: int | None = 0
     bounds: set[Any] | None = field(default_factory=set)
@@ -36,7 +36,7 @@ class Summary:
 def summaries(
     path: Path, columns: Collection[str], *, bounded: Collection[str], listed: Collection[str]
 ) -> dict[str, Summary]:
-    """Of columns of the files below the path. Their bounds and their values are looked up where they are asked for."""
+    """The summaries of these columns over the files below the path; bounds and values only of the columns named there."""
     import pyarrow as pa  # noqa: PLC0415
 
     found = {
@@ -61,7 +61,7 @@ def _add_file(found: dict[str, Summary], file: Path) -> None:
     metadata = parquet.read_metadata(file)
     leaves = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     for name, summary in found.items():
-        # A dot may be a part of a name, or stand before a field of a structure.
+        # A dot may be part of a name, or separate a field of a structure.
         if name not in leaves or "." in name:
             summary.forget()
             continue

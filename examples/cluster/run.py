@@ -1,7 +1,7 @@
 """The quickstart on a real Spark cluster: a standalone master, two workers, two daemons, one of them killed half-way.
 
-The flow is that of examples/quickstart, as it is: where Spark runs is a setting. When a daemon dies, its Spark dies with
-it, and what it had claimed is taken by the other one as soon as its lease has ended.
+The flow is that of examples/quickstart, unchanged: where Spark runs is a setting. When a daemon dies, its Spark application
+dies with it. As soon as the lease of the dead daemon has ended, the other daemon takes the runs that it had claimed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 LEASE_SECONDS = 10
 DAYS = 10
 LEAST_DAYS, MOST_DAYS = 6, 28
-# Small programs that live for a minute.
+# For JVMs that run for a minute.
 SMALL_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# Each application takes one core of the two: without a bound the first would take the whole cluster.
+# One core for each application: without a limit the first application would take the whole cluster.
 DEFAULTS = f"""\
 spark.cores.max 1
 spark.executor.memory 512m
@@ -65,7 +65,7 @@ def story(stage: Stage, days: int) -> None:
     stage.step(f"The orders of {half} days arrive, and both daemons start a Spark application for them")
     stage.ctl("ready", "raw_orders", "--range", f"2026-01-01..2026-01-{half:02}")
     stage.until(lambda: {"north", "south"} <= set(done(stage)), "something done by each")
-    stage.tell(f"Done so far: {told(done(stage))}.")
+    stage.tell(f"Done so far: {described(done(stage))}.")
 
     stage.step("The other days arrive; in the middle of a run the daemon north gets a kill -9")
     stage.ctl("ready", "raw_orders", "--range", f"2026-01-{half + 1:02}..2026-01-{days:02}")
@@ -83,7 +83,7 @@ def story(stage: Stage, days: int) -> None:
     stage.ctl("status", lines=20)
     south.stop()
 
-    stage.step("Everything is READY. Who did what:")
+    stage.step("Everything is READY. Which daemon did what:")
     stage.psql(
         "SELECT daemon, outcome, count(*) AS attempts FROM dataflow.attempt GROUP BY 1, 2 ORDER BY 1, 2"
     )
@@ -97,7 +97,7 @@ def story(stage: Stage, days: int) -> None:
 
 
 def start_cluster(stage: Stage) -> str:
-    """The address of the master. Its own logs are in the directory; the embedded Java is used where there is no other."""
+    """Starts the cluster and returns the address of its master. Uses the embedded Java if there is no other."""
     stage.env |= java.environment(java.find(Settings(data_dir=stage.directory)))
     env = {
         "SPARK_DAEMON_MEMORY": "300m",
@@ -148,12 +148,12 @@ def done(stage: Stage) -> dict[str, int]:
     )
 
 
-def told(counts: dict[str, int]) -> str:
+def described(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} by {name}" for name, count in counts.items())
 
 
 def is_all_done(stage: Stage) -> bool:
-    """Nothing waits, nothing runs, and every chunk there is is READY."""
+    """Whether no run waits, no run is running, and every chunk is READY."""
     return bool(
         stage.value(
             """
@@ -166,7 +166,10 @@ def is_all_done(stage: Stage) -> bool:
 
 
 def kill_in_the_act(stage: Stage, daemon: Background) -> list[tuple[str, str]]:
-    """What it was running when it was killed. It is stopped first, so that nothing ends between the look and the kill."""
+    """Kills the daemon in the middle of a run, and returns the runs that it had.
+
+    SIGSTOP comes first, so that no run ends between the query and the kill.
+    """
 
     def caught() -> list[tuple[str, str]]:
         daemon.signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
--- The database that is moved to. The table is as before, and knows the shard of each row.
+-- The target database. The table has the same columns as before, and the shard of each row.
 CREATE TABLE customers (
     id bigint PRIMARY KEY,
     name text NOT NULL,
@@ -11,8 +11,8 @@ CREATE TABLE customers (
 );
 CREATE INDEX ON customers (shard);
 
--- Faults on purpose: every so many loads the database refuses one, as if its disk were full. A sequence counts on when
--- a transaction fails, so that the retry of a refused load is another number.
+-- Faults on purpose: the database refuses one of :every loads, as if its disk were full. A rollback does not reset a
+-- sequence, so the retry of a refused load gets the next number.
 CREATE SEQUENCE loads;
 CREATE FUNCTION refuse_now_and_then() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

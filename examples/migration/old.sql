@@ -1,4 +1,4 @@
--- The database that is to be left: customers, with NULLs, accents, quotes, line ends and gaps in their ids.
+-- The source database: customers, with NULLs, accents, quotes, line ends and gaps in their ids.
 CREATE TABLE customers (
     id bigint PRIMARY KEY,
     name text NOT NULL,

@@ -1,8 +1,7 @@
-"""The migration: a table leaves one Postgres database as shards, and arrives in another one.
+"""The migration: a table moves from one Postgres database to another, in shards.
 
-Each shard is extracted to Parquet and then loaded. Concurrency is turned up and down with one SQL UPDATE while it runs,
-some loads are refused by the database and tried again, and in the end the databases prove that no row is lost, doubled
-or changed.
+Each shard is extracted to Parquet and then loaded. While it runs, an SQL UPDATE raises and lowers the concurrency. The
+database refuses some loads, and they are tried again. At the end a comparison proves that no row is lost, doubled or changed.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ SHARDS = 40
 ROWS_A_SHARD = 250
 MOST_ROWS = 100_000
 FAULT_EVERY = 100
-FEW = 1000  # with fewer shards one load of a hundred might be none at all
+FEW = 1000  # with fewer shards, one load of a hundred could mean no refused load at all
 FAULT_EVERY_OF_FEW = 10
 LONGEST_SECONDS = 24 * 3600.0
 DAY, NIGHT, MORNING = 1, 4, 2  # how many runs at once
 
-# What the history says about a period: how many runs were started in it, and the most that ran side by side then.
+# For a period of the history: how many runs were started, and the most that ran side by side.
 STARTED = """
     SELECT count(*), max(running) FROM (
         SELECT at, change, sum(change) OVER (ORDER BY at, change) AS running FROM (
@@ -48,7 +47,7 @@ STARTED = """
 """
 
 
-# How many runs are done, and how many were given up.
+# How many runs are done, and how many failed for good.
 PROGRESS = """
     SELECT count(*) FILTER (WHERE s.status = 'READY'), count(*) FILTER (WHERE s.status = 'FAILED' AND a.retry_at IS NULL)
     FROM dataflow.datastatus AS s JOIN dataflow.attempt AS a USING (attempt)
@@ -58,7 +57,7 @@ PROGRESS = """
 
 @dataclass
 class Period:
-    """A time in which one limit held."""
+    """A time with one limit of concurrency."""
 
     limit: int
     began: dt.datetime
@@ -105,7 +104,7 @@ def story(stage: Stage, shards: int, rows_a_shard: int) -> None:
     wait_for(stage, 2 * shards, 2 * shards)
     morning.ended = now(stage)
 
-    stage.step("Nobody had to watch: what the database refused was tried again")
+    stage.step("Nobody had to watch: refused loads were tried again")
     [[failed, dataid]] = stage.rows(
         "SELECT count(*), min(dataid) FROM dataflow.attempt WHERE outcome = 'FAILED' AND jobid = 'load'"
     )
@@ -117,7 +116,7 @@ def story(stage: Stage, shards: int, rows_a_shard: int) -> None:
 
     stage.step("The limits held, says the history")
     for period in (day, night, morning):
-        # In a period that began when all was done, nothing ran.
+        # If all runs were done before the period began, no run was started.
         [[started, running]] = stage.rows(STARTED, period.began, period.ended)
         running = running or 0
         stage.tell(f"limit {period.limit}: {started:>6,} runs were started, at most {running} side by side")
@@ -134,7 +133,7 @@ def story(stage: Stage, shards: int, rows_a_shard: int) -> None:
 
 
 def prepare(dsn: str, script: str, **numbers: int) -> None:
-    """Runs a script of SQL, with numbers in it as psql would put them there."""
+    """Runs an SQL script, and replaces :name by a number as psql does."""
     text = (HERE / script).read_text(encoding="utf-8")
     for name, number in numbers.items():
         text = text.replace(f":{name})", f"{number})")
@@ -148,10 +147,10 @@ def now(stage: Stage) -> dt.datetime:
 
 
 def change(stage: Stage, period: Period, limit: int) -> Period:
-    """Ends the period and begins the next; what is started at the very moment of the change belongs to neither."""
+    """Ends the period and begins the next one. Runs that start during the change belong to neither."""
     period.ended = now(stage)
     stage.psql(f"UPDATE dataflow.control SET concurrency = {limit} WHERE scope = 'global'")  # noqa: S608 - a number of ours
-    # A claim that had begun before goes on with the limit that it has read; the lock is free when it is made.
+    # A claim that has already begun uses the old limit. When this lock is free, that claim has ended.
     stage.rows("SELECT pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0))")
     return Period(limit, now(stage))
 
@@ -168,7 +167,7 @@ def wait_for(stage: Stage, wanted: float, total: int) -> None:
 
 
 def fingerprint(dsn: str) -> tuple[int, int]:
-    """Of all rows, in any order, as the database itself computes it."""
+    """The number of rows and a fingerprint of them, in any order, computed by the database."""
     what = "SELECT count(*), sum(hashtextextended(c::text, 0)) FROM (SELECT {} FROM customers) AS c"
     with psycopg.connect(dsn) as connection:
         [(count, digest)] = connection.execute(sql.SQL(what).format(COLUMNS)).fetchall()
@@ -176,7 +175,7 @@ def fingerprint(dsn: str) -> tuple[int, int]:
 
 
 def differences(old: str, new: str) -> tuple[int, int]:
-    """How many rows of the old database the new one lacks, and how many it has too many; it compares them itself."""
+    """How many rows of the old table are missing in the new one, and how many the new one has too many."""
     read = sql.SQL("COPY (SELECT {} FROM customers) TO STDOUT (FORMAT binary)").format(COLUMNS)
     write = sql.SQL("COPY brought ({}) FROM STDIN (FORMAT binary)").format(COLUMNS)
     make = sql.SQL("CREATE TEMPORARY TABLE brought AS SELECT {} FROM customers WITH NO DATA").format(COLUMNS)

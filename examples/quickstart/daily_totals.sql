@@ -1,4 +1,4 @@
--- Totals of one day, a row for each customer. :dataid and the job's parameters are bound by name.
+-- Totals of one day, one row for each customer. dataflowd binds :dataid and the job's parameters by name.
 SELECT
     :dataid AS day,
     customer,

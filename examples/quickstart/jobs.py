@@ -19,7 +19,7 @@ class Params(BaseModel):
 
 @job(params=Params)
 def clean_orders(ctx: Context) -> None:
-    """Every record of the file ends in `orders` or in quarantine; what does not fit the schema is set aside by read."""
+    """Every record of the file goes to `orders` or to quarantine. ctx.read quarantines records that do not fit the schema."""
     raw = ctx.read("raw_orders")
     paid = ctx.quarantine(raw, unless="amount > 0", item="order_id", reason="amount must be positive")
     ctx.write("orders", priced(ctx, once(ctx, timely(ctx, paid))))
@@ -27,7 +27,7 @@ def clean_orders(ctx: Context) -> None:
 
 @node
 def timely(ctx: Context, orders: DataFrame) -> DataFrame:
-    """An order may come in the file of a later day: a few days are normal, more are for a person to judge."""
+    """An order may come in the file of a later day. A few days are normal; a person must look at later ones."""
     dated = orders.withColumn("days_late", F.datediff(F.lit(ctx.dataid).cast("date"), "ordered_at"))
     return ctx.quarantine(
         dated,

@@ -1,4 +1,4 @@
--- Totals of one month, a row for each customer, from the totals of all its days.
+-- Totals of one month, one row for each customer, from the totals of all its days.
 SELECT
     :dataid AS month,
     customer,

@@ -1,10 +1,10 @@
-"""Writes days of orders where the flow of the quickstart looks for them: {root}/raw/orders/<day>.csv.
+"""Writes files of orders where the flow of the quickstart reads them: {root}/raw/orders/<day>.csv.
 
     python examples/quickstart/sample.py 2026-02-01 28 --missing 2026-02-12 --cents 2026-02-19
 
-What shops send is never clean. Of each day's records some are broken, a few have no amount, some come twice, and some
-were ordered on an earlier day, one of them so long ago that a person should look. `--missing` leaves a day's file out, and
-`--cents` writes one whose amounts are in cents, which the checks of `orders` find. A day is the same every time.
+Each file has mistakes: some records are broken, a few have a wrong amount, some come twice, and some were ordered on an
+earlier day, one of them so long ago that a person should look. `--missing` leaves a day's file out. `--cents` writes a file
+with amounts in cents, which the checks of `orders` find. The same day always gives the same file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COLUMNS = "order_id,customer,amount,ordered_at"
 
 
 def day_of_orders(day: dt.date, *, in_cents: bool = False) -> str:
-    dice = random.Random(day.isoformat())  # noqa: S311 - the same day every time, and no secret
+    dice = random.Random(day.isoformat())  # noqa: S311 - a seed, so that a day is always the same; no secret
     first, lines = day.toordinal() * 1000, []
     for number in range(ORDERS_A_DAY):
         days_late = dice.randint(1, LATE_DAYS) if dice.random() < LATE_SHARE else 0

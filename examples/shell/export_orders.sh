@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Exports the orders of one day from the shop's database to a CSV file.
-# Whoever runs it says by variables where the database is, which day is wanted, and where the file goes.
+# Environment variables say where the database is, which day is wanted, and where the file goes.
 set -euo pipefail
 
 export PGHOST=$shop_hostname PGPORT=${shop_port:-5432} PGDATABASE=$shop_database

@@ -1,7 +1,7 @@
-"""Bring your scripts: a shell script and a PySpark script, unchanged, with a sealed password to a Postgres that wants it.
+"""Bring your scripts: a shell script and a PySpark script run unchanged, with a sealed password for a Postgres.
 
-The shop's database lets nobody in without a password. At first the wrong one is sealed, as after a change that nobody
-told us of; the failure is explained, the right one is sealed, and the run is submitted again.
+The shop's database demands a password. First the wrong password is sealed, as if it had been changed without notice.
+`dataflowctl why` explains the failure, then the right password is sealed and the run is resubmitted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def story(stage: Stage, days: int) -> None:
         stage.tell("(the password comes from standard input, and is the wrong one)")
         stage.ctl("seal", "shop", stdin="last year's password\n")
 
-        stage.step("A daemon runs what is ready. The first day comes")
+        stage.step("A daemon runs what is ready. The first day arrives")
         daemon = stage.daemon("shell")
         stage.ctl("ready", "shop", "2026-01-01")
         stage.ctl("env", "export_orders", "2026-01-01", only="shop_")
@@ -61,7 +61,7 @@ def story(stage: Stage, days: int) -> None:
         )
         stage.ctl("why", "export_orders", "2026-01-01", lines=20)
 
-        stage.step("The right password, then the run again, and the other days; nothing else has to be done")
+        stage.step("Seal the right password, resubmit the run, and add the other days; no more is necessary")
         stage.tell("(the password comes from standard input)")
         stage.ctl("seal", "shop", stdin=f"{password}\n")
         stage.ctl("resubmit", "export_orders", "--yes")
@@ -72,7 +72,7 @@ def story(stage: Stage, days: int) -> None:
         stage.ctl("chunks", "totals")
         daemon.stop()
 
-        stage.step("What the scripts made is what the database says; and the password stands nowhere")
+        stage.step("The totals of the scripts agree with the database, and no file holds the password")
         for day, location in published(stage):
             table = pyarrow.parquet.read_table(location).to_pylist()
             made = sorted((row["customer"], row["orders"], row["total"]) for row in table)

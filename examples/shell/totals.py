@@ -1,4 +1,4 @@
-"""Sums the orders of a day for each customer. It was written for spark-submit, and for no one else:
+"""Sums the orders of a day for each customer. It was written for spark-submit alone:
 
 orders_location=/data/orders/2026-01-01 totals_location=/data/totals/2026-01-01 spark-submit totals.py
 """

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Fetches one table of the day from the warehouse:  load.sh TABLE
-# An old script: whoever runs it tells it by variables where the warehouse is and where the table goes.
+# An old script: environment variables say where the warehouse is and where the table goes.
 set -eu
 
 location="${1}_location"

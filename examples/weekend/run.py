@@ -1,6 +1,6 @@
-"""The weekend: a network change fails all 700 loads of the daily cycle; one command shows why, one recovers all of it.
+"""The weekend: a network change makes all 700 loads of the daily cycle fail; one command shows why, another recovers them.
 
-The network is real: each load is a process that connects to a warehouse on this host, which at first refuses everybody.
+The connections are real: each load is a process that connects to a warehouse on this host, which first refuses all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AT_ONCE = 8
 
 
 class Warehouse(socketserver.ThreadingTCPServer):
-    """Sends a few rows of the table that is asked for. It has its port from the beginning, and refuses until it listens."""
+    """Sends a few rows of the requested table. It has its port from the start, and refuses connections until come_back."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -47,7 +47,7 @@ class Rows(socketserver.StreamRequestHandler):
 
 
 def flow(jobs: int, port: int) -> Iterator[str]:
-    """As many loads as asked for, one gathering for each ten of them, and the report of all that was gathered."""
+    """The lines of a flow file: so many loads, one gathering for each ten of them, and the report of all."""
     tables = [f"table_{number:03}" for number in range(jobs)]
     groups = {f"group_{at // GROUP:02}": tables[at : at + GROUP] for at in range(0, jobs, GROUP)}
     yield '[flow]\nname = "weekend"\n[dataset.day]\nformat = "none"\n'
@@ -118,7 +118,7 @@ def story(stage: Stage, jobs: int) -> None:
         f"No job began before its inputs were published; the report has the {rows:,} rows of {jobs} tables."
     )
     stage.tell(
-        "The same recovery in psql, from any client, would have been this; now there is nothing left to do:"
+        "The same recovery works in psql, from any client, with this command; now nothing is left to recover:"
     )
     stage.psql("UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE status = 'FAILED'")
 

@@ -1,4 +1,4 @@
--- Limits, pauses, and the notices that they changed.
+-- Limits and pauses. Daemons get a notice when one changes.
 
 CREATE OR REPLACE FUNCTION dataflow._control_checked() RETURNS trigger
 LANGUAGE plpgsql
@@ -20,7 +20,7 @@ BEGIN
         RAISE EXCEPTION 'a job has no runners and slots of its own here: %', NEW.scope USING ERRCODE = 'DF400',
             HINT = 'set them of global or daemon:<name>; `slots` of a job is declared in its flow';
     END IF;
-    IF NEW.scope <> 'global' AND NEW.scope !~ '^(job|daemon):[A-Za-z][A-Za-z0-9_.-]{0,62}$' THEN
+    IF NEW.scope <> 'global' AND NOT (NEW.scope ~ '^(job|daemon):' AND dataflow._is_name(regexp_replace(NEW.scope, '^(job|daemon):', ''))) THEN
         RAISE EXCEPTION 'there is no scope %', NEW.scope USING ERRCODE = 'DF404', HINT = 'scopes are global, job:<jobid> and daemon:<name>';
     END IF;
     IF TG_OP = 'UPDATE' AND NEW.scope <> OLD.scope THEN
@@ -42,8 +42,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    INSERT INTO dataflow.event (kind, from_status, to_status, reason)
-    SELECT 'control', o.concurrency::text, n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END
+    INSERT INTO dataflow.event (kind, scope, paused, from_status, to_status, reason)
+    SELECT 'control', n.scope, n.paused, o.concurrency::text, n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END
         || CASE WHEN n.runners IS DISTINCT FROM o.runners THEN format(' (runners %s -> %s)', coalesce(o.runners::text, 'by host'), coalesce(n.runners::text, 'by host')) ELSE '' END
         || CASE WHEN n.slots IS DISTINCT FROM o.slots THEN format(' (slots %s -> %s)', coalesce(o.slots::text, 'by host'), coalesce(n.slots::text, 'by host')) ELSE '' END
     FROM new_rows n LEFT JOIN old_rows o ON o.scope = n.scope;
@@ -57,8 +57,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    INSERT INTO dataflow.event (kind, to_status, reason)
-    SELECT 'control', n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END FROM new_rows n;
+    INSERT INTO dataflow.event (kind, scope, paused, to_status, reason)
+    SELECT 'control', n.scope, n.paused, n.concurrency::text, n.scope || CASE WHEN n.paused THEN ' (paused)' ELSE '' END FROM new_rows n;
     PERFORM pg_notify('dataflow', 'control');
     RETURN NULL;
 END $$;
@@ -77,7 +77,7 @@ $$;
 COMMENT ON FUNCTION dataflow.set_concurrency(text, integer) IS
     'Attempts at a time in a scope: global, job:<jobid> or daemon:<name>; effective at once. NULL takes a job''s or daemon''s own limit away';
 
--- The row that is proposed has to be a valid one, also where it is there already.
+-- The check of the row runs before ON CONFLICT, so that the proposed row has to be valid even if a row is there already.
 CREATE OR REPLACE FUNCTION dataflow.set_runners(scope text, runners integer) RETURNS void
 LANGUAGE sql
 AS $$
@@ -101,13 +101,22 @@ COMMENT ON FUNCTION dataflow.set_slots(text, integer) IS
 CREATE OR REPLACE FUNCTION dataflow.pause(scope text DEFAULT 'global', paused boolean DEFAULT true) RETURNS void
 LANGUAGE sql
 AS $$
-    -- The row that is proposed has to be a valid one, also where it is there already.
     INSERT INTO dataflow.control (scope, concurrency, paused)
     VALUES (pause.scope, (SELECT c.concurrency FROM dataflow.control c WHERE c.scope = pause.scope), pause.paused)
     ON CONFLICT (scope) DO UPDATE SET paused = excluded.paused
 $$;
 COMMENT ON FUNCTION dataflow.pause(text, boolean) IS
     'Stops claiming in a scope; what runs goes on. pause(scope, false) resumes';
+
+-- How many attempts of a job may run at a time: what the control table says, else what the flow declares. NULL: any number.
+CREATE OR REPLACE FUNCTION dataflow._limit_of(j dataflow.job, c dataflow.control) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(c.concurrency, j.max_running) $$;
+
+-- Whether no run of a job may start, however many places are free: it is paused, or its limit is 0. Daemons get a notice when that ends.
+CREATE OR REPLACE FUNCTION dataflow._is_stopped(j dataflow.job, c dataflow.control) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(c.paused OR coalesce(c.concurrency, j.max_running) = 0, false) $$;
 
 CREATE OR REPLACE VIEW dataflow.limits AS
 WITH live AS MATERIALIZED (
@@ -117,7 +126,7 @@ SELECT l.scope, l.concurrency, l.paused, coalesce((
     SELECT sum(v.attempts) FROM live v
     WHERE l.scope = 'global' OR l.scope = 'job:' || v.jobid OR l.scope = 'daemon:' || v.daemon), 0)::bigint AS running, l.declared_in, l.runners, l.slots
 FROM (
-    SELECT c.scope, coalesce(c.concurrency, j.max_running) AS concurrency, c.paused, c.runners, c.slots,
+    SELECT c.scope, dataflow._limit_of(j, c) AS concurrency, c.paused, c.runners, c.slots,
         CASE WHEN c.concurrency IS NULL AND j.max_running IS NOT NULL THEN 'flow' ELSE 'control' END AS declared_in
     FROM dataflow.control c LEFT JOIN dataflow.job j ON c.scope = 'job:' || j.jobid
     UNION ALL

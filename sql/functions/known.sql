@@ -1,4 +1,25 @@
--- Errors that every function gives for the same mistake.
+-- The rules for names and dataids, and the errors that every function gives for the same mistake.
+
+-- As the domains dataflow.name and dataflow.chunkid have it, for those who want to say more than that a CHECK is violated.
+-- tests/sql/test_rules.py holds both and dataflowd.model.identifiers to each other.
+CREATE OR REPLACE FUNCTION dataflow._is_name(name text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(name !~ '[^A-Za-z0-9_.-]|^[^A-Za-z]|^$' AND length(name) <= 63, false) $$;
+
+CREATE OR REPLACE FUNCTION dataflow._is_chunkid(dataid text) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(dataid !~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' AND length(dataid) <= 128, false) $$;
+
+-- Programs read from COLUMN what was asked for, and from CONSTRAINT, as a list in JSON, what there is; psql shows neither.
+CREATE OR REPLACE FUNCTION dataflow._unknown(kind text, name text, known text[], otherwise text) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION 'there is no % %', kind, coalesce(name, 'NULL') USING ERRCODE = 'DF404',
+        HINT = CASE cardinality(known) WHEN 0 THEN otherwise ELSE format('the %ss are: %s', kind, array_to_string(known, ', ')) END,
+        TABLE = kind, COLUMN = coalesce(name, 'NULL'), CONSTRAINT = to_json(known)::text;
+END $$;
 
 CREATE OR REPLACE FUNCTION dataflow._known_job(jobid text) RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -6,10 +27,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF NOT EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = _known_job.jobid) THEN
-        RAISE EXCEPTION 'there is no job %', coalesce(jobid, 'NULL') USING ERRCODE = 'DF404',
-            HINT = coalesce('the jobs are: ' || (SELECT string_agg(j.jobid, ', ' ORDER BY j.jobid) FROM (
-                SELECT k.jobid FROM dataflow.job k WHERE k.retired IS NULL ORDER BY k.jobid LIMIT 20) AS j), 'no job is declared; `dataflowctl apply` a flow');
+    IF NOT EXISTS (SELECT FROM dataflow.job k WHERE k.jobid = _known_job.jobid) THEN
+        PERFORM dataflow._unknown('job', jobid, ARRAY(SELECT k.jobid::text FROM dataflow.job k WHERE k.retired IS NULL ORDER BY k.jobid LIMIT 20), 'no job is declared; `dataflowctl apply` a flow');
     END IF;
 END $$;
 
@@ -19,10 +38,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF NOT EXISTS (SELECT FROM dataflow.dataset d WHERE d.datasetid = _known_dataset.datasetid) THEN
-        RAISE EXCEPTION 'there is no dataset %', coalesce(datasetid, 'NULL') USING ERRCODE = 'DF404',
-            HINT = coalesce('the datasets are: ' || (SELECT string_agg(d.datasetid, ', ' ORDER BY d.datasetid) FROM (
-                SELECT e.datasetid FROM dataflow.dataset e WHERE e.retired IS NULL ORDER BY e.datasetid LIMIT 20) AS d), 'no dataset is declared; `dataflowctl apply` a flow');
+    IF NOT EXISTS (SELECT FROM dataflow.dataset k WHERE k.datasetid = _known_dataset.datasetid) THEN
+        PERFORM dataflow._unknown('dataset', datasetid, ARRAY(SELECT k.datasetid::text FROM dataflow.dataset k WHERE k.retired IS NULL ORDER BY k.datasetid LIMIT 20), 'no dataset is declared; `dataflowctl apply` a flow');
     END IF;
 END $$;
 
@@ -32,10 +49,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF NOT EXISTS (SELECT FROM dataflow.daemon d WHERE d.daemon = _known_daemon.daemon) THEN
-        RAISE EXCEPTION 'there is no daemon %', coalesce(daemon, 'NULL') USING ERRCODE = 'DF404',
-            HINT = coalesce('the daemons are: ' || (SELECT string_agg(d.daemon, ', ' ORDER BY d.daemon) FROM (
-                SELECT e.daemon FROM dataflow.daemon e ORDER BY e.stopped IS NOT NULL, e.daemon LIMIT 20) AS d), 'none was ever started');
+    IF NOT EXISTS (SELECT FROM dataflow.daemon k WHERE k.daemon = _known_daemon.daemon) THEN
+        PERFORM dataflow._unknown('daemon', daemon, ARRAY(SELECT k.daemon::text FROM dataflow.daemon k ORDER BY k.stopped IS NOT NULL, k.daemon LIMIT 20), 'none was ever started');
     END IF;
 END $$;
 
@@ -45,7 +60,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF dataid IS NULL OR dataid ~ '[^A-Za-z0-9._:+=-]|^[.-]|^$' OR length(dataid) > 128 THEN
+    IF NOT dataflow._is_chunkid(dataid) THEN
         RAISE EXCEPTION 'not a dataid: %', coalesce(quote_literal(left(dataid, 140)), 'NULL') USING ERRCODE = 'DF400',
             HINT = 'a dataid is 1 to 128 letters, digits and . _ : + = -, and does not start with a dot or a dash';
     END IF;

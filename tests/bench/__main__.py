@@ -1,6 +1,6 @@
-"""`python -m tests.bench NAME`: measures one thing, or `all`, and prints what was found, one JSON object a line.
+"""`python -m tests.bench NAME`: runs one bench, or `all`, and prints the results, one JSON object a line.
 
-A goal that is missed is printed and is no error: the figures say what they say, and a busy machine may be the reason.
+A missed goal is printed and is no error: a busy machine may be the reason.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
         help=f"also write {gather.JSON_FILE} and {gather.CHART_FILE} there, with the machine and the versions",
     )
     arguments = parser.parse_args()
-    # A terminated bench still stops its server, as an interrupted one does.
+    # SIGTERM ends the bench as Ctrl-C does, so that it stops its server.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with server.place(LARGEST_FULL if arguments.full else arguments.largest) as place:
         facts = gather.machine(place.server.database("postgres")) if arguments.keep else {}
@@ -62,12 +62,12 @@ def main() -> None:
             for result in _run(name, place):
                 print(result.line(), flush=True)
                 results.append(result)
-                if arguments.keep:  # what was found so far stays, whatever comes later
+                if arguments.keep:  # write after each bench, so that an interrupted run keeps its results
                     gather.write(arguments.keep, facts, results)
 
 
 def _run(name: str, place: Place) -> Iterator[Result]:
-    """Imported when it is wanted: not every bench needs the peers to be installed."""
+    """Runs a bench. Its module is imported here, because only some benches need the peers to be installed."""
     results: Iterator[Result] = importlib.import_module(f"tests.bench.{name}").run(place)
     return results
 

@@ -1,8 +1,8 @@
-"""The limit that `bench spark` compares with: the same pipeline in one warm session, with nothing around it.
+"""The comparison for `bench spark`: the same pipeline in one warm session, without dataflowd.
 
-`python -m tests.bench.bare_spark ROOT THREADS` reads one JSON request a line and answers each with the seconds it took:
-{"chunks": [...]} takes chunks through both steps, THREADS of them side by side; {"make": rows} writes the large
-input, once; {"large": name} copies it as the large job does.
+`python -m tests.bench.bare_spark ROOT THREADS` reads one JSON request a line, and answers each with the seconds that it
+took. {"chunks": [...]} runs both steps on the chunks, THREADS of them side by side; {"make": rows} writes the large input
+once; {"large": name} copies it as the large job does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the batches of `bench partition` are compared with: one Spark job over the whole table, written by hand.
+"""The comparison for the batches of `bench partition`: one Spark job over the whole table, written by hand.
 
-`python -m tests.bench.bare_table ROOT PARTS DATASET` answers each line on its standard input with the seconds that reading
-all rows, in PARTS parts side by side, and writing them as Parquet took. It is warm, and reads over the same connection as
-a batch does: what differs is that nothing is split, recorded, checked, published or retried.
+`python -m tests.bench.bare_table ROOT PARTS DATASET` answers each line on its standard input with seconds: the time to read
+all rows, in PARTS parts side by side, and to write them as Parquet. The session is warm, and it reads over the same kind of
+connection as a batch. The difference: nothing is split, recorded, checked, published or retried.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A table goes through a job in batches, with two runners side by side, and through one Spark job written by hand.
+"""Compares a job that reads a table in batches, with two runners side by side, with one Spark job written by hand.
 
-Both are warm and have two cores; they take turns, round by round. The batches are there before the clock starts, on hold,
-and it stops when the last one is published. `--largest 100000` is the quick form: fewer rows, batches and rounds.
+Both are warm and have two cores; they take turns, round by round. The batches exist before the clock starts, on hold; the
+clock stops when the last one is published. `--largest 100000` is the quick form: fewer rows, batches and rounds.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ QUICK = Extent(batches=20, rounds=1)
 
 @dataclass
 class Site:
-    """Where both sides find the same table."""
+    """The table that both sides read."""
 
     dataset: Dataset
     rows: int
@@ -180,7 +180,7 @@ def _declare(connection: psycopg.Connection, settings: Settings, dataset: Datase
     for name in ("jobs.py", "etl.py"):
         shutil.copy(FLOW / name, directory)
     flow.apply(connection, flow.load(directory / "flow.toml", settings), prune=False)
-    # More than there are slots: the next ones wait in the daemon, with their orders in hand.
+    # A limit above the number of slots: the next runs are already claimed and wait in the daemon.
     connection.execute("SELECT dataflow.set_concurrency('global', %s)", [2 * PARALLEL])
 
 

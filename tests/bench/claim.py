@@ -1,8 +1,8 @@
-"""Claim + finish cycles a second, through the SQL functions alone, beside what the machine and other queues can do.
+"""Claim + finish cycles a second, by the SQL functions alone, compared with bare commits and with other queues.
 
-One database for each number of waiting chunks, all on one server. A round takes a short window of each, of bare
-commits and of each peer, so that what disturbs the machine disturbs them alike; what a window used up is registered
-again before the next. A cycle at batch 64 takes a sixty-fourth of a claim and of a finish.
+There is one database for each number of waiting chunks, all on one server. A round measures a short window of each database,
+of bare commits and of each peer, so that a disturbance of the machine affects all of them. Before the next window, as many
+chunks are registered as the last one used up. A cycle at batch 64 is a sixty-fourth of a claim and of a finish.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WAITING = "SELECT sum(queued)::bigint FROM dataflow.status()"
 
 @dataclass
 class Waiting:
-    """A database with so many runs waiting, whatever was done in it."""
+    """A database in which a constant number of runs waits."""
 
     size: int
     line: Line
@@ -88,7 +88,7 @@ def run(place: Place) -> Iterator[Result]:
 
 
 def _rival(place: Place, stack: ExitStack, name: str) -> Rival:
-    """The peer in the setting that is best on this machine."""
+    """The peer with its best setting on this machine."""
     dsn, jobs = stack.enter_context(place.database(name, template="template1")), JOBS_OF_PEER[name]
     candidates = peers.PEERS[name]
     candidates[0].install(dsn)

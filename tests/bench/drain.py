@@ -1,7 +1,8 @@
-"""How many no-op runs a second a whole daemon does, from the queue and back, beside the peers doing as many no-op jobs.
+"""How many no-op runs a second a whole daemon completes, compared with the peers and as many no-op jobs.
 
-Both jobs of the pipeline run on every chunk. A window ends when the queue is empty or its time is over, so that a
-million can be measured too; the rate is what ended between the first claim and the last end, as the database tells.
+Both jobs of the pipeline run on every chunk. A window ends when the queue is empty or its time is over, so that a million
+waiting chunks can be measured too. The rate counts the runs between the first claim and the last end, by the database's
+clock.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _drain(place: Place, size: int) -> tuple[float, float, float]:
 
 
 def _best(place: Place, name: str) -> peers.Peer:
-    """The peer in the setting that is best on this machine."""
+    """The peer with its best setting on this machine."""
     rates = {peer: _peer(place, peer, JOBS_OF_PEER[name] // 4) for peer in peers.PEERS[name]}
     return max(rates, key=lambda peer: rates[peer])
 

@@ -1,7 +1,7 @@
-"""All that one command has measured, as a table and a picture for README: docs/bench.json, docs/bench.svg.
+"""Gathers the results of one command as a table and a picture for docs/benchmarks.md: docs/bench.json, docs/bench.svg.
 
-A figure means something only beside what was measured with it, on the machine and the versions that are named here.
-The picture shows ratios alone, on a scale where twice as slow is as far from 1 as twice as quick.
+A figure can only be compared with figures of the same command, on the same machine with the same versions; both are named.
+The picture shows only ratios, on a scale where half and double are equally far from 1.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ PACKAGES = ("dataflowd", "pyspark", "psycopg", "pgqueuer", "procrastinate")
 GIB = 1024**3
 
 WIDTH, LABEL, ROW, MARGIN = 940, 480, 26, 56
-VALUES = 70  # the column of figures, at the right
+VALUES = 70  # width of the column of figures, at the right
 GOOD, MISSED, NEUTRAL, INK, FAINT = "#2f855a", "#c05621", "#4a6fa5", "#2d3748", "#cbd5e0"
 
 
 def machine(dsn: str) -> dict[str, Any]:
-    """What the figures depend on."""
+    """The machine and the versions that the figures depend on."""
     with psycopg.connect(dsn) as connection:
         row = connection.execute("SHOW server_version").fetchone()
     return {
@@ -54,7 +54,7 @@ def machine(dsn: str) -> dict[str, Any]:
 
 
 def write(directory: Path, facts: Mapping[str, Any], results: Sequence[Result]) -> None:
-    """What other benches have left there stays, if machine and versions are the same."""
+    """Writes the results. Earlier results of other benches stay if machine and versions are the same."""
     ours = {result.bench for result in results}
     kept = [result for result in _found(directory, facts) if result["bench"] not in ours]
     document = {"machine": dict(facts), "results": kept + [result.document() for result in results]}
@@ -77,7 +77,7 @@ def _found(directory: Path, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(document: Mapping[str, Any]) -> str:
-    """As README shows it: what has a goal, or is a ratio."""
+    """The table of docs/benchmarks.md: the results that have a goal or are ratios."""
     rows = ["| bench | what | case | here | goal | holds |", "| --- | --- | --- | ---: | --- | --- |"]
     for result in _shown(document["results"]):
         holds = {True: "yes", False: "**no**", None: ""}[result["holds"]]

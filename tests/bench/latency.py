@@ -1,8 +1,8 @@
-"""From the commit that makes a chunk READY to the start of the job's code, on an idle daemon.
+"""The latency from the commit that makes a chunk READY to the start of the job's code, on an idle daemon.
 
-The clock starts before COMMIT is sent on another connection, and stops in the daemon, when the body begins; both are
-processes of this host, with one clock. The same from the commit that raises a limit which had kept the run waiting.
-Beside it: the bare way of a NOTIFY from one connection to another, and of a job through each peer to its body.
+The clock starts before COMMIT is sent on another connection, and stops in the daemon, when the body begins. Both processes
+are on this host and have one clock. The same is measured from a commit that raises the limit for which the run waited.
+Compared with: a bare NOTIFY from one connection to another, and a job of each peer until its body begins.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _raised_limit(place: Place) -> list[float]:
 
 
 def _measured(place: Place, act: Callable[[psycopg.Connection, str], float]) -> list[float]:
-    """Seconds from each act's commit to the start of the run that it allows."""
+    """Seconds from each commit to the start of the run that it makes possible."""
     found = []
     with ExitStack() as stack:
         dsn = stack.enter_context(place.database("latency"))
@@ -128,7 +128,7 @@ def _notify(place: Place) -> list[float]:
 async def _pgqueuer(dsn: str) -> list[float]:
     started: asyncio.Queue[float] = asyncio.Queue()
 
-    async def body(job: object) -> None:  # noqa: ARG001 - pgqueuer hands it over
+    async def body(job: object) -> None:  # noqa: ARG001 - pgqueuer passes it
         started.put_nowait(time.perf_counter())
 
     peer = peers.Pgqueuer("asyncpg", 64)

@@ -1,4 +1,4 @@
-"""What the machine can do at best: transactions that write one row and nothing else, from eight clients at a time."""
+"""The upper limit of the machine: transactions that write one row and nothing else, from eight clients at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TPS = re.compile(r"^tps = ([0-9.]+)", re.MULTILINE)
 
 
 def prepare(dsn: str, directory: Path) -> Path:
-    """Makes the table; returns the script that commits_per_s runs."""
+    """Makes the table, and returns the script for commits_per_s."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(CREATE)
     script = directory / "commit.sql"

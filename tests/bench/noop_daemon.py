@@ -1,4 +1,4 @@
-"""A daemon that does nothing, as a process of its own: `python -m tests.bench.noop_daemon DSN NAME SECONDS LEASE`."""
+"""A daemon with the noop engine, as a process of its own: `python -m tests.bench.noop_daemon DSN NAME SECONDS LEASE`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from dataflowd import daemon
 from dataflowd.engine.noop import NoopEngine
 from dataflowd.host import log
-from dataflowd.host.settings import Settings
+from dataflowd.host.settings import Current, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,7 @@ def main() -> None:
         log_level="error",
     )
     log.configure(settings)
-    sys.exit(anyio.run(partial(daemon.run, settings, NoopEngine(seconds=float(seconds)))))
+    sys.exit(anyio.run(partial(daemon.run, Current(settings), NoopEngine(seconds=float(seconds)))))
 
 
 @contextmanager

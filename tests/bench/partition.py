@@ -1,7 +1,7 @@
-"""A table is split into batches of 5,000: the time beside that of reading its keys in order, over the same connection.
+"""Measures the split of a table into batches of 5,000, compared with reading its keys in order over the same connection.
 
-Both leave the rows in the server's and in libpq's hands: none becomes a Python object on the side that is compared with.
-Then the table goes through a job in 100 batches, beside one Spark job over all of it: see tests.bench.batches.
+The read that is compared makes no Python objects: its rows stay in libpq. Then a job reads the table in 100 batches,
+compared with one Spark job over the whole table: see tests.bench.batches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SIZE = 5000
 ROUNDS = 5
 MOST_VS_SCAN = 1.2
 
-# The rows lie in another order than their keys.
+# The rows are stored in another order than their keys.
 FILL = """
     CREATE TABLE customers AS SELECT i * 3 AS id, md5(i::text) AS name FROM generate_series(1::bigint, {rows}) AS i ORDER BY i % 1009;
     ALTER TABLE customers ADD PRIMARY KEY (id)
@@ -70,7 +70,7 @@ def _split(dataset: Dataset, rows: int) -> Iterator[Result]:
                 f"partition: round {number} of {ROUNDS}: scan {scans[-1]:.2f} s, split {splits[-1]:.2f} s, {len(made)} batches"
             )
     case = f"{short(rows)} rows into batches of {SIZE}"
-    # The first of each has brought the table into memory.
+    # The first round of each side has read the table into memory.
     yield ratio((BENCH, case, "split_vs_ordered_scan"), splits[1:], scans[1:], at_most(MOST_VS_SCAN))
     yield Result(BENCH, case, "split_s", statistics.median(splits[1:]), "s", None, spread(splits[1:]))
 

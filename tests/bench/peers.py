@@ -1,8 +1,8 @@
-"""Two job queues on Postgres that Python people use, doing nothing as fast as they can.
+"""The peers: two job queues for Python on Postgres, with no-op jobs, as fast as they can.
 
-Each gets a database of its own on the same server, a queue of no-op jobs and one worker process. The clock runs from
-the first job's body to the last one's: starting, stopping and storing the end of the last jobs are free of charge. Which
-setting is best depends on the machine, so a few are tried and the best one is compared with us.
+Each gets a database of its own on the same server, a queue of no-op jobs and one worker process. The clock runs from the
+first job's body to the last one's: it does not count the start, the stop, and the storing of the last results. The best
+setting depends on the machine, so a few are tried, and the best result is compared with ours.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Peer(Protocol):
     def install(self, dsn: str) -> None: ...
 
     def drain(self, dsn: str, jobs: int) -> float:
-        """Queues no-op jobs, runs them all, and returns how many a second there were."""
+        """Queues no-op jobs, runs them all, and returns the jobs a second."""
         ...
 
 
@@ -87,7 +87,7 @@ class Pgqueuer:
     async def _drain(self, dsn: str, jobs: int) -> float:
         stopwatch = _Stopwatch()
 
-        async def noop(job: object) -> None:  # noqa: ARG001 - pgqueuer hands it over
+        async def noop(job: object) -> None:  # noqa: ARG001 - pgqueuer passes it
             stopwatch.tick()
 
         async with self._worker(dsn) as worker:

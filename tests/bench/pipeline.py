@@ -1,7 +1,6 @@
-"""The pipeline that is measured: raw -> first -> a -> second -> b, so that every end of `first` makes work for `second`.
+"""The measured pipeline: raw -> first -> a -> second -> b. Every end of `first` makes a run of `second` ready.
 
-A line is a connection that claims and finishes on it as a daemon does, one batch after the other, and has nothing to do
-between the two.
+A line is a connection that claims and finishes as a daemon does, one batch after the other, without running anything.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Line:
     incarnation: UUID
 
     def cycle(self, batch: int, outcome: str = "DONE") -> int:
-        """Claims and finishes one batch; returns how many runs that were."""
+        """Claims and finishes one batch, and returns the number of its runs."""
         claimed = self.connection.execute(
             "SELECT attempt, token::text FROM dataflow.claim(%s, %s, %s)", (DAEMON, self.incarnation, batch)
         ).fetchall()
@@ -54,7 +53,7 @@ class Line:
         return len(claimed)
 
     def cycles(self, batch: int, count: int, seconds: float, outcome: str = "DONE") -> float:
-        """Cycles a second, over so many cycles or so much time, whichever ends first."""
+        """Cycles a second, until so many cycles or so much time have passed."""
         done, started = 0, time.perf_counter()
         while done < count and time.perf_counter() - started < seconds:
             runs = self.cycle(batch, outcome)
@@ -70,14 +69,14 @@ def create(connection: psycopg.Connection) -> None:
 
 
 def register(connection: psycopg.Connection, dataset: str, start: int, stop: int) -> float:
-    """Registers the chunks of these days in one call; returns the seconds that it took."""
+    """Registers the chunks of these days in one call, and returns the seconds that it took."""
     started = time.perf_counter()
     connection.execute(REGISTER, {"dataset": dataset, "start": start, "stop": stop})
     return time.perf_counter() - started
 
 
 def settle_down(connection: psycopg.Connection) -> None:
-    """What autovacuum and the checkpointer would do sooner or later is done now, and not inside a window."""
+    """Runs VACUUM and a checkpoint now, so that they do not happen inside a window."""
     connection.execute("VACUUM (ANALYZE)")
     connection.execute("CHECKPOINT")
 

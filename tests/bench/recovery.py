@@ -1,6 +1,6 @@
-"""kill -9 with a hundred attempts in flight: until all run again after a restart, and until another daemon has them all.
+"""Recovery after kill -9 with a hundred running attempts: the time until a restart, or another daemon, runs all of them again.
 
-A restart on the same host sees that the old process is dead. Another daemon waits for the end of the lease; that time is
+A restart on the same host sees that the old process is dead. Another daemon waits for the end of the lease; the lease is
 subtracted, because it is a setting.
 """
 
@@ -80,7 +80,7 @@ def _prepare(connection: psycopg.Connection) -> None:
 
 
 def _all_run(connection: psycopg.Connection, daemon: str, after: int) -> int:
-    """Waits until the daemon runs them all; returns the last attempt."""
+    """Waits until the daemon runs all of them, and returns the last attempt."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while connection.execute(LIVE, [daemon, after]).fetchone() != (ATTEMPTS,):
         if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
-"""Registering external chunks by one call, beside a bare insert of as many rows into a table of the same columns and key.
+"""Registers external chunks by one call, compared with a bare insert of as many rows into a table of the same columns and key.
 
-The bare insert checks nothing, has no second index, and makes neither work nor history.
+The bare insert checks nothing, has no second index, and writes neither the queue nor the history.
 """
 
 from __future__ import annotations

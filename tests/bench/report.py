@@ -1,7 +1,6 @@
-"""What a bench found: one JSON object a line on stdout, so that a program can compare two runs; words go to stderr.
+"""Prints the results of a bench: one JSON object a line on stdout, so that a program can compare two runs; texts on stderr.
 
-A ratio is the median of ratios taken within one round: the machine may be slower in the next round, but then it
-is so for both sides.
+A ratio is the median of the ratios of all rounds. If the machine is slower in one round, it is slower for both sides.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Result:
         return json.dumps(self.document())
 
     def document(self) -> dict[str, Any]:
-        # A goal is judged on the exact value; four digits are enough for a reader.
+        # The goal is compared with the exact value; a reader gets four digits.
         return {
             "bench": self.bench,
             "case": self.case,
@@ -64,20 +63,20 @@ class Result:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """How far the rounds lay apart: a median alone hides a noisy machine."""
+    """How far the rounds are apart. A median alone would hide a noisy machine."""
     return {"low": _rounded(min(values)), "high": _rounded(max(values)), "rounds": len(values)}
 
 
 def ratio(
     name: tuple[str, str, str], values: Sequence[float], others: Sequence[float], goal: Goal | None = None
 ) -> Result:
-    """The result called (bench, case, metric): how many times the others' values these are, round by round."""
+    """The result (bench, case, metric): the median ratio of our values to the others' values, round by round."""
     ratios = [value / other for value, other in zip(values, others, strict=True)]
     return Result(*name, statistics.median(ratios), "ratio", goal, spread(ratios))
 
 
 def short(size: int) -> str:
-    """100k, 1m."""
+    """A number in short: 100k, 1m."""
     return f"{size // 1_000_000}m" if size >= 1_000_000 else f"{size // 1000}k"
 
 

@@ -1,4 +1,4 @@
-"""The weekend: ten thousand failed runs among a million good ones are sent back to the queue, by UPDATE and by function.
+"""The weekend: resubmits ten thousand failed runs among a million good ones, by UPDATE and by function.
 
 Between two rounds the runs are claimed and fail again.
 """

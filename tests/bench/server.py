@@ -1,7 +1,7 @@
-"""The server that is measured: an embedded Postgres of our own, as durable as any, with memory for a million chunks.
+"""The measured server: an embedded Postgres with full durability, and with memory for a million chunks.
 
-One server runs for all that a command measures, so that figures which are compared come from the same one. Each bench
-makes its databases on it, from a template with the schema and the pipeline, and drops them.
+One server runs for all benches of a command, so that compared figures come from the same server. Each bench makes its
+databases on it, from a template with the schema and the pipeline, and drops them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import Server
 
-# Checkpoints stay out of the windows; what is committed is on the disk.
+# No checkpoint happens inside a window. Every commit is on the disk.
 SERVER_SETTINGS = {
     "fsync": "on",
     "synchronous_commit": "on",
@@ -37,13 +37,13 @@ TEMPLATE = "bench_template"
 
 @dataclass(frozen=True)
 class Place:
-    """Where a bench measures, and up to which size."""
+    """The server of a bench, and the largest size to measure."""
 
     server: Server
     largest: int
 
     def sizes(self, *wanted: int) -> list[int]:
-        """Those that are not too large; the smallest in any case."""
+        """The sizes that are not too large; always the smallest."""
         return [size for size in sorted(wanted) if size <= max(self.largest, min(wanted))]
 
     @contextmanager

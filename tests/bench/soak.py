@@ -1,12 +1,12 @@
-"""A million runs through two daemons that do nothing: what grows that should not, and what a forgotten transaction costs.
+"""A million runs through two daemons with the noop engine: what grows over time, and what a forgotten transaction costs.
 
-A producer keeps some thousand runs waiting, so that rows come into the queue and leave it all the time. The runs are cut
-into parts; after each the sizes of daemons, of their sessions in the server and of the tables are taken. Latency is that of
-single chunks on idle daemons, before and after. Then the same in a fresh database, while somebody holds a transaction
-open from the first run to the last: no dead row can be removed meanwhile. When it has ended, one more part is measured.
+A producer keeps some thousand runs waiting, so that rows enter and leave the queue all the time. The runs are cut into parts;
+after each part the sizes of the daemons, of their sessions in the server and of the tables are measured. Before and after,
+the latency of single chunks on idle daemons is measured. Then the same is done in a fresh database, while a transaction is
+open from the first run to the last: no dead row can be removed meanwhile. After its end one more part is measured.
 
-Beside runs a second stands what a run costs in CPU time of the daemons and their sessions: on a machine that others use
-too, that says more. How much larger the tables are than they need to be is asked in the end, of a copy that is written anew.
+The CPU time of the daemons and their sessions for each run is reported beside the runs a second: on a machine with other
+load it says more. At the end each table is compared with a freshly written copy of itself, to see how much larger it is.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SAMPLE_SECONDS = 60.0
 VACUUM_SECONDS = 60.0
 MEBIBYTE = 1024 * 1024
 
-QUEUES = ("work", "counter", "recheck", "daemon")  # what lives in them is little, whatever has gone through
+QUEUES = ("work", "counter", "recheck", "daemon")  # they have few live rows, however many rows went through
 MOST_RSS_GROWTH = 1.05
 MOST_QUEUE_GROWTH = 1.5
 MOST_BLOAT = 1.5
@@ -69,7 +69,7 @@ STARTED = """
 
 
 class Part(NamedTuple):
-    """What was found when a part of the runs had ended."""
+    """The measurements after a part of the runs."""
 
     rate: float
     cpu: float  # microseconds a run
@@ -86,7 +86,7 @@ class Soak:
     parts: list[Part] = field(default_factory=list)
 
     def part(self, runs: int) -> None:
-        """So many runs, while the queue is kept filled."""
+        """Measures so many runs, and keeps the queue filled."""
         (before, _), began, moved = self._counted(), time.perf_counter(), time.perf_counter()
         done, last, spent = 0, 0, self._cpu()
         while done < runs:
@@ -145,11 +145,11 @@ class Soak:
         return [_memory(pid, "VmRSS") for pid in self.processes]
 
     def _sessions(self) -> list[float]:
-        """Without the shared buffers, which a session comes to see page by page."""
+        """The memory of the sessions without shared buffers, which a session maps page by page."""
         return [_memory(pid, "RssAnon") for pid in self._pids()]
 
     def _pids(self) -> list[int]:
-        """The server's processes of the sessions that claim, as soon as both daemons are there."""
+        """The server's processes of the claiming sessions, after both daemons have registered."""
         deadline = time.monotonic() + STALL_SECONDS
         while len(found := self.connection.execute(SESSIONS, [list(DAEMONS)]).fetchall()) < len(DAEMONS):
             if time.monotonic() > deadline:
@@ -201,7 +201,7 @@ def _free(place: Place, size: int) -> Iterator[Result]:
 
 
 def _held(place: Place, size: int) -> Iterator[Result]:
-    """Beside it a part before anybody holds anything, and one after."""
+    """Measures with an open transaction, and one part before it begins and one after its end."""
     case = f"{short(size)} runs, held xmin"
     with _soak(place) as soak:
         for _ in range(2):
@@ -258,7 +258,7 @@ def _soak(place: Place) -> Iterator[Soak]:
 
 @contextmanager
 def _holder(dsn: str) -> Iterator[psycopg.Connection]:
-    """Somebody's forgotten transaction, with a snapshot and a number of its own."""
+    """A forgotten transaction with a snapshot and a transaction id."""
     with psycopg.connect(dsn) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("SELECT pg_current_xact_id(), count(*) FROM dataflow.job")
@@ -266,7 +266,7 @@ def _holder(dsn: str) -> Iterator[psycopg.Connection]:
 
 
 def _until_vacuumed(connection: psycopg.Connection) -> None:
-    """Autovacuum comes round within its naptime."""
+    """Waits until autovacuum has run, which it does within its naptime."""
     dead, deadline = "SELECT n_dead_tup < 10000 FROM pg_stat_user_tables WHERE schemaname = 'dataflow' AND relname = 'work'", time.monotonic() + VACUUM_SECONDS  # fmt: skip
     while connection.execute(dead).fetchone() != (True,) and time.monotonic() < deadline:
         time.sleep(1)

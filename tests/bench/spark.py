@@ -1,10 +1,10 @@
-"""Small chunks through a two-job pipeline, and one large chunk: with dataflowd, and with nothing around Spark.
+"""Small chunks through a two-job pipeline, and one large chunk: with dataflowd, compared with Spark alone.
 
 The loop without dataflowd is one warm session with as many threads as the daemon's runner has slots; it calls the same
-functions. Both are alive all the time and take turns, round by round, so that a busy machine is busy for both. A plain
-`spark-submit` of the first step takes turns with an attempt of `reuse = 1` that does the same. The daemon has its archive
-of classes from the start, as it has after its first quiet minute. `--largest 20` is the quick form: fewer chunks, fewer
-rounds, and a large chunk that is not so large.
+functions. Both run all the time and take turns, round by round, so that other load affects both. A plain `spark-submit` of the
+first step takes turns with an attempt with `reuse = 1` that does the same. The daemon has its archive of classes from the
+start; usually it makes the archive in its first quiet minute. `--largest 20` is the quick form: fewer chunks, fewer rounds,
+and a smaller large chunk.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ HEAP = """
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured."""
+    """The numbers of chunks, rows and rounds of a bench."""
 
     chunks: int
     rounds: int
@@ -88,7 +88,7 @@ class Bare:
     process: subprocess.Popen[str]
 
     def ask(self, **request: Any) -> float:
-        """Seconds, as the loop took them."""
+        """Sends a request, and returns the seconds that the loop reports."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         if request:
@@ -99,7 +99,7 @@ class Bare:
 
 @dataclass
 class Site:
-    """Where both sides find the same chunks."""
+    """The chunks that both sides read."""
 
     extent: Extent
     dsn: str
@@ -113,7 +113,7 @@ class Site:
         return self.directory / "data"
 
     def chunks(self, count: int) -> list[str]:
-        """New ones, on the disk and unknown to the database."""
+        """Writes new chunks to the disk without registering them."""
         (self.root / "raw").mkdir(parents=True, exist_ok=True)
         dataids = [f"c{number:05}" for number in range(self.made, self.made + count)]
         self.made += count
@@ -126,7 +126,7 @@ class Site:
         return dataids
 
     def through(self, source: str, target: str, dataids: Sequence[str]) -> float:
-        """Seconds from registering chunks of one dataset until those of another are published."""
+        """Seconds from the registration of one dataset's chunks until another dataset's chunks are published."""
 
         def is_over() -> bool:
             row = self.connection.execute(IS_READY, [target, list(dataids)]).fetchone()
@@ -181,7 +181,7 @@ def run(place: Place) -> Iterator[Result]:
         connection = stack.enter_context(psycopg.connect(dsn, autocommit=True))
         settings = Settings(data_dir=directory)
         flow.apply(connection, flow.load(FLOW, settings), prune=False)
-        # More than there are slots: the next runs wait in the daemon, with their orders in hand.
+        # A limit above the number of slots: the next runs are already claimed and wait in the daemon.
         connection.execute("SELECT dataflow.set_concurrency('global', %s)", [2 * PARALLEL])
         found = java.find(settings)
         anyio.run(class_archive.make, settings, found)
@@ -191,7 +191,7 @@ def run(place: Place) -> Iterator[Result]:
 
 
 def _warm(site: Site) -> Generator[Result, None, float]:
-    """Returns the seconds of a chunk."""
+    """Warms both sides up, and returns the seconds of one chunk."""
     extent = site.extent
     with site.bare() as bare, site.daemon() as daemon:
         bare.ask(chunks=site.chunks(extent.warm_up))
@@ -224,7 +224,7 @@ def _large(site: Site, bare: Bare) -> Iterator[Result]:
         ours.append(site.through("bench_large_raw", "bench_large", [f"l{number}"]))
         say(f"spark: large chunk: plain {plain[-1]:.2f} s, dataflowd {ours[-1]:.2f} s")
     case = f"{site.extent.large_rows} rows, all checks"
-    # The first of each has compiled the code.
+    # The first round of each side has compiled the code.
     yield ratio((BENCH, case, "large_chunk_vs_plain"), ours[1:], plain[1:], at_most(MOST_LARGE_VS_PLAIN))
 
 
@@ -255,7 +255,7 @@ def _resident(pid: int) -> int:
 
 
 def _submits(site: Site, warm: float) -> Iterator[Result]:
-    """A submit of the first step alone stands for that of a whole chunk: it could only be slower."""
+    """Compares submits of the first step alone: a submit of the whole chunk could only be slower."""
     ours, plain = [], []
     with site.daemon():
         for number, dataid in enumerate(site.chunks(site.extent.submits)):

@@ -1,4 +1,4 @@
-"""The summary over all chunks, as an operator asks for it: just after a registration, while runs end, and folded."""
+"""The time of an operator's summary over all chunks: just after a registration, while runs end, and with folded counters."""
 
 from __future__ import annotations
 

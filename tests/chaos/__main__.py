@@ -1,6 +1,6 @@
-"""`python -m tests.chaos --minutes 60 --seed 7`: breaks a real pipeline for so long, and says whether anything came of it.
+"""`python -m tests.chaos --minutes 60 --seed 7`: injects faults into a real pipeline for so long, and reports violations.
 
-Exit status 0: no violation; 1: some, each is named, and `--seed` replays the schedule of faults.
+Exit status 0: no violation; 1: each violation is named. The same `--seed` replays the schedule of faults.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--report", type=Path, help="where the report is written as JSON")
     parser.add_argument("--keep", action="store_true", help="keep the database and all files for a look")
     arguments = parser.parse_args()
-    # A terminated run still stops what it started, as an interrupted one does.
+    # SIGTERM ends the run as Ctrl-C does, so that it stops its programs.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = arguments.seed if arguments.seed is not None else random.randrange(LARGEST_SEED)  # noqa: S311
     engines = ["process", *([] if arguments.no_noop else ["noop"]), *(["spark"] if arguments.spark else [])]

@@ -1,4 +1,4 @@
-"""What all who do something to the stage share: how a target is chosen, and what is noted of what was done."""
+"""The base of all classes that act on the stage: chooses targets, and notes what was done."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from tests.chaos.schedule import Step
     from tests.chaos.stage import Stage
 
-RECENT = 120  # chunks among which an operator chooses
+RECENT = 120  # an operator chooses among so many chunks
 PROGRAMS_AT_ONCE = 2
-REFUSED = "DF"  # how the codes of the product's own errors begin
+REFUSED = "DF"  # the SQLSTATEs of the product's own errors begin with this
 
-# The time as text that no setting of a session changes.
+# The time as a text that does not depend on the session's settings.
 CLOCK = "pg_catalog.to_char(pg_catalog.clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')"
 RUNNING = """
     SELECT jobid, dataid, attempt, daemon FROM dataflow.attempt
@@ -38,7 +38,7 @@ RESUBMIT = f"""
 
 @contextmanager
 def refusable() -> Iterator[None]:
-    """What the product refuses was done too late or too early; there is no sense in asking again."""
+    """Ignores refusals of the product: the act came too late or too early, and is not repeated."""
     try:
         yield
     except psycopg.Error as error:
@@ -51,7 +51,7 @@ class Actor(ABC):
         self.stage = stage
         self.confirmed: dict[
             tuple[str, str], datetime
-        ] = {}  # chunk -> its last RESUBMIT by hand, by the server's clock
+        ] = {}  # chunk -> the time of its last RESUBMIT by hand, by the server's clock
 
     @abstractmethod
     def later(self, seconds: float, action: Callable[[], object]) -> None: ...
@@ -75,7 +75,7 @@ class Actor(ABC):
         return jobid, dataid, attempt, daemon
 
     def _chunks(self, step: Step, branch: Branch, most: int = 1) -> tuple[str, list[str]]:
-        """Recent ones, of any dataset of the flow, whether they are there or not."""
+        """Recent chunks of any dataset of the flow, also chunks that do not exist."""
         name = step.choose([name for name in branch.made if branch.dataids(name)])
         dataids = branch.dataids(name)
         first = max(0, len(dataids) - 1 - int(step.picks[1] * min(len(dataids), RECENT)))
@@ -86,7 +86,7 @@ class Actor(ABC):
         return dataset, dataid
 
     def _job_of(self, branch: Branch, dataset: str) -> str:
-        """The job that makes it by the present version; one that is no more made it, if there is none."""
+        """The job that makes the dataset in the present version or, if there is none, in an earlier one."""
         name = dataset.removeprefix(f"{branch.prefix}_")
         made_by = [job.step for job in branch.declared if name in job.outputs]
         return f"{branch.prefix}_{made_by[0] if made_by else name}"
@@ -112,7 +112,7 @@ class Actor(ABC):
         return self.stage.ctl(branch, *arguments)
 
     def await_programs(self) -> list[str]:
-        """Those that do not end."""
+        """Waits for the started programs, and returns those that do not end."""
         stuck = []
         for words, process in self.stage.commands:
             try:

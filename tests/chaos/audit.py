@@ -1,7 +1,7 @@
-"""What the harness adds to the database: a copy of what is deleted, who vouched for what, and traps for search paths.
+"""What the harness adds to the database: copies of deleted rows, a record of validations, and traps for search paths.
 
-The copies are made by triggers of the harness in the transaction that deletes, so that the checks know every attempt and
-every version that ever was, whoever deleted it. Nothing in here changes what the product does.
+Triggers of the harness copy rows in the transaction that deletes them, so that the checks know every attempt and every
+version that ever existed. Nothing here changes what the product does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CREATE TRIGGER chaos_arrived AFTER INSERT ON dataflow.datastatus FOR EACH ROW
 CREATE TRIGGER chaos_vouched AFTER UPDATE OF validated ON dataflow.datastatus FOR EACH ROW
     WHEN (NEW.locktype = 'OUT' AND OLD.validated <> NEW.validated) EXECUTE FUNCTION chaos.vouch();
 """
-# A function that trusts the caller's search path calls these instead of Postgres' own.
+# A function that trusts the caller's search path would call these instead of Postgres' own.
 TRAPS = """
 CREATE SCHEMA evil;
 CREATE FUNCTION evil.now() RETURNS timestamptz LANGUAGE sql IMMUTABLE AS 'SELECT timestamptz ''2001-01-01 00:00:00+00''';

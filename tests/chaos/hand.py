@@ -1,7 +1,7 @@
-"""The hand: does to the stage what the schedule says, and puts right later what a person or a supervisor would.
+"""The hand: injects the faults of the schedule, and later repairs what a person or a supervisor would repair.
 
-Each kind of fault is a method that takes the step and says whether it found a target. What has to be undone (a frozen
-process, a silent wire, a full disk, a chunk on hold) is noted with its time.
+Each kind of fault is a method that takes the step and returns whether it found a target. A fault that must be undone (a
+frozen process, a silent wire, a full disk, a chunk on hold) is noted with the time of its repair.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from tests.chaos.schedule import Step
 
-LOOK_SECONDS = 1.0  # for a process that may be hit
-BALLAST_BYTES = (1 << 20, 1 << 12)  # large pieces, then the rest
+LOOK_SECONDS = 1.0  # to find a process as a target
+BALLAST_BYTES = (1 << 20, 1 << 12)  # fill the disk with large pieces first, then with small ones
 CLOCK_JUMPS = ("+3600", "-3600", "+86400", "-120", "+30", "+7")
 
 
@@ -49,15 +49,15 @@ class Hand(Operators, Keepers, Sessions):
         self._disturbed: set[str] = set()
         self._frozen: set[int] = set()
 
-    # --- in time ---
+    # --- timing ---
 
     def do(self, step: Step) -> None:
         began = datetime.now(UTC)
         try:
             how = "done" if getattr(self, step.kind)(step) else "no target"
         except psycopg.ProgrammingError:
-            raise  # a mistake of ours, and no fault
-        except (psycopg.Error, OSError):  # a server that is away, a disk that is full
+            raise  # a mistake of the harness
+        except (psycopg.Error, OSError):  # the server is down, or the disk is full
             how = "unanswered"
         counts = {"done": self.done, "no target": self.without_target, "unanswered": self.unanswered}
         counts[how][step.kind] += 1
@@ -73,7 +73,7 @@ class Hand(Operators, Keepers, Sessions):
                 self.later(1.0, action)
 
     def mend(self) -> None:
-        """Faults are over: everything is put right, and the limits are wide again."""
+        """Ends all faults: repairs everything, and sets the limits back."""
         if self.is_server_down:
             self._start_server()
         deadline = time.monotonic() + stages.END_SECONDS
@@ -122,7 +122,7 @@ class Hand(Operators, Keepers, Sessions):
         return daemon.signal(signal.SIGKILL)
 
     def daemon_restart(self, step: Step) -> bool:
-        """As systemd stops it; now and then by somebody in a hurry."""
+        """Stops a daemon as systemd does; sometimes with a second signal, as an impatient person."""
         daemon = self._daemon(step)
         if daemon is None or not daemon.signal(signal.SIGTERM):
             return False
@@ -134,7 +134,7 @@ class Hand(Operators, Keepers, Sessions):
         return self._freeze(self._daemon(step), step.between(0.5, LEASE_SECONDS * 1.5))
 
     def daemon_zombie(self, step: Step) -> bool:
-        """Longer than its lease, and its sessions die meanwhile: when it wakes, others have its runs."""
+        """Freezes a daemon for longer than its lease, and ends its sessions: when it wakes, other daemons have its runs."""
         daemon = self._daemon(step)
         if daemon is None or not self._freeze(daemon, daemon.lease * step.between(1.2, 2.5)):
             return False
@@ -173,7 +173,7 @@ class Hand(Operators, Keepers, Sessions):
         return None
 
     def runner_kill(self, step: Step) -> bool:
-        """The leader alone, or all of its session."""
+        """Kills a runner: the leader of the session alone, or the whole session."""
         leader = self._runner(step)
         if leader is None:
             return False
@@ -204,7 +204,7 @@ class Hand(Operators, Keepers, Sessions):
 
         def thaw() -> None:
             self._frozen.discard(leader)
-            # The number may be another's by now; its session tells.
+            # Another process may have the pid now; its session tells.
             if processes.in_session(leader):
                 with suppress(ProcessLookupError):
                     os.killpg(leader, signal.SIGCONT)

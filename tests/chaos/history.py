@@ -1,4 +1,4 @@
-"""What the database keeps of a run of chaos, read once, for the checks; what was deleted meanwhile, audit.py has kept."""
+"""The history of a chaos run, read once from the database for the checks. audit.py has kept the deleted rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Event:
-    """A transition of a chunk."""
+    """One transition of a chunk's status."""
 
     event: int
     at: datetime
@@ -65,7 +65,7 @@ class Event:
     attempt: int | None
     was: str | None
     now: str | None
-    committed: datetime | None = None  # others cannot have seen it before
+    committed: datetime | None = None  # other sessions cannot have seen it before
 
     @property
     def chunk(self) -> Chunk:
@@ -83,7 +83,7 @@ class Control:
 
 @dataclass(frozen=True)
 class Vouched:
-    """From here on a chunk was validated, or was not."""
+    """From this time on a chunk was validated, or not validated."""
 
     at: datetime
     datasetid: str
@@ -118,7 +118,7 @@ class History:
     by_chunk: dict[Chunk, list[Event]] = field(default_factory=dict)
     written: dict[int, set[str]] = field(
         default_factory=dict
-    )  # attempt -> the datasets that it began to write
+    )  # attempt -> the datasets whose writing it began
 
     def __post_init__(self) -> None:
         for event in self.events:
@@ -155,7 +155,7 @@ STATUSES = """
 
 
 def load(connection: psycopg.Connection, outputs: dict[str, list[str]]) -> History:
-    """`outputs`: those that each job has in every version of its flow."""
+    """Reads the history. `outputs`: the outputs that each job has in every version of its flow."""
 
     def every(kind: type[Any], statement: str) -> list[Any]:
         with connection.cursor(row_factory=class_row(kind)) as cursor:

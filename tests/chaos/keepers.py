@@ -1,4 +1,4 @@
-"""What the keepers of the pipeline do: new versions of the flow, deletes, runs by hand, and chunks that nobody vouches for."""
+"""Acts of the pipeline's owners: new versions of the flow, deletes, runs by hand, and chunks that are not validated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 VALIDATED = "SELECT dataflow.validated(%s, %s, %s)"
 READY = "SELECT dataflow.ready(%s::pg_catalog.text, %s::pg_catalog.text[])"
-# What nobody has vouched for until the end.
+# Validates, at the end, the chunks that are not validated.
 VOUCH = """
     SELECT dataflow.validated(datasetid, dataid) FROM dataflow.datastatus
     WHERE locktype = 'OUT' AND status = 'READY' AND NOT validated
@@ -29,7 +29,7 @@ class Keepers(Actor):
     # --- the flow ---
 
     def new_code(self, step: Step) -> bool:
-        """A new version is applied, and some daemons hear of it at once; others go on with the old one for a while."""
+        """Applies a new version. Some daemons reload at once; others use the old version for a while."""
         branch = self._branch(step)
         branch.write_next_version()
         if step.picks[3] < 0.4:
@@ -43,13 +43,13 @@ class Keepers(Actor):
         return True
 
     def apply_last_versions(self) -> None:
-        """At the end every job is declared, by a version that every daemon has read."""
+        """Applies, at the end, a version with every job, and lets every daemon read it."""
         for branch in self.stage.branches:
             branch.write_next_version(is_last=True)
             self.stage.apply(branch, prune=True)
             self.stage.reload(branch)
 
-    # --- deletes: what is forgotten is made anew ---
+    # --- deletes: a deleted chunk is made again ---
 
     def delete(self, step: Step) -> bool:
         branch = self._quick_branch(step)
@@ -57,7 +57,7 @@ class Keepers(Actor):
         return bool(self.stage.rows(DELETE, self._job_of(branch, dataset), dataids[0]))
 
     def cancel_delete(self, step: Step) -> bool:
-        """Its runner may still be alive when nothing is known of the run any more."""
+        """Cancels a run and deletes it at once: its runner may still be alive when the database has forgotten the run."""
         running = self._running(step)
         if running is None:
             return False
@@ -77,7 +77,7 @@ class Keepers(Actor):
     # --- runs by hand ---
 
     def run_program(self, step: Step) -> bool:
-        """In the foreground; now and then by somebody who then thinks better of it."""
+        """Runs a job in the foreground; sometimes the person interrupts it."""
         branch = self._files()
         dataset, [dataid] = self._chunks(step, branch)
         words = ["run", self._job_of(branch, dataset), *(["--dataid", dataid] if step.picks[3] < 0.5 else [])]
@@ -100,10 +100,10 @@ class Keepers(Actor):
             self.later(step.between(0.5, 4), lambda: process.send_signal(number))
         return True
 
-    # --- what comes from outside ---
+    # --- chunks from outside ---
 
     def unvalidated(self, step: Step) -> bool:
-        """Chunks arrive that are not to be used yet; later somebody vouches for them, in one of two ways."""
+        """Registers chunks that are not validated; later a person validates them, in one of two ways."""
         branch = self._quick_branch(step)
         before = branch.fed
         self.stage.feed(branch, 1, is_valid=False)
@@ -120,7 +120,7 @@ class Keepers(Actor):
         return True
 
     def withdrawn(self, step: Step) -> bool:
-        """Somebody no longer vouches for a chunk that was fine, for a while."""
+        """Withdraws the validation of a chunk for a while."""
         branch = self._quick_branch(step)
         if branch.fed == 0:
             return False
@@ -131,7 +131,7 @@ class Keepers(Actor):
         return True
 
     def reference(self, step: Step) -> bool:
-        """The one chunk that every run of some jobs reads arrives late, comes again, is held, or is doubted."""
+        """The one chunk that every run of some jobs reads arrives late, is registered again, is held, or loses its validation."""
         branch = self._quick_branch(step)
         seconds = step.between(0.5, 6)
         if step.picks[3] < 0.4:

@@ -1,15 +1,15 @@
-"""The protocol of claim, lease, fence, finish and rescue as a small machine, every state of which is visited.
+"""A model of the protocol of claim, lease, fence, finish and rescue: a small state machine, of which every state is visited.
 
-One run, two daemons, an operator who resubmits, and a consumer who reads. Faults are a lost connection, a daemon that is
-frozen (SIGSTOP, a paused machine) while its runner goes on, and a crash. Each action below is one transaction of the SQL
-functions, or one step of a daemon; its guard is what the function checks. Time is not counted: a lease may end at any moment.
-That a claim is committed, and that its daemon knows of it, are two things: a reply that is under way is lost with the
-connection, and anything may happen to the attempt before the daemon is told of it by `retake`.
+It has one run, two daemons, an operator who resubmits, and a consumer who reads. The faults are a lost connection, a daemon
+that is frozen (SIGSTOP, a paused machine) while its runner goes on, and a crash. Each action below is one transaction of the
+SQL functions, or one step of a daemon; its guard is what the function checks. There is no time: a lease may end at any
+moment. The commit of a claim and the reply to the daemon are two actions: the reply is lost with the connection, and anything
+may happen to the attempt before `retake` tells the daemon of it.
 
-Safe means: a production is published once; what a consumer reads is what was published; and two runners work on the run
-at the same time only where the older one's daemon is frozen and cannot know. Live means: from every state, once faults stop,
-the chunk gets READY whatever order things take. A protection that is taken away must make one of these fail, or the
-model sees nothing.
+Safe means: a production is published once; a consumer reads what was published; and two runners work on the run at the same
+time only if the daemon of the older runner is frozen and cannot know it. Live means: from every state, when no more faults
+happen, the chunk becomes READY, in whatever order the actions come. If a protection is switched off, one of these must fail:
+otherwise the model would prove nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ NONE = 0
 
 @dataclass(frozen=True)
 class Protections:
-    token: bool = True  # finish names the attempt, and another one's is refused
+    token: bool = True  # finish names the attempt and its token; a wrong token is refused
     lease: bool = True  # rescue needs an expired lease
     lock: bool = True  # rescue and claim need the run's advisory lock to be free
-    own_directory: bool = True  # an attempt writes where nobody else does
-    let_go: bool = True  # a cancelled run is not claimed before its runner is known, or due, to have stopped
-    returns_cancelled: bool = True  # retake names cancelled attempts too: who never started one lets it go
-    returns_unknown: bool = True  # a live attempt that its daemon knows nothing of is given back
-    returns_locked: bool = True  # retake names its attempts also where another session has the lock
+    own_directory: bool = True  # an attempt writes to a directory of its own
+    let_go: bool = True  # a cancelled run is claimed only after its runner has stopped, or must have stopped
+    returns_cancelled: bool = (
+        True  # retake names cancelled attempts too, so that a daemon that never started one releases it
+    )
+    returns_unknown: bool = True  # a live attempt that its daemon does not know is given back
+    returns_locked: bool = True  # retake names its attempts also if another session has the lock
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,16 @@ class Bounds:
     crashes: int = 1
 
 
-# Both are made and looked up a million times; tuples do that several times as fast as dataclasses.
+# Both are made and compared a million times; tuples are several times as fast as dataclasses.
 class Daemon(NamedTuple):
     incarnation: int = 0
     is_connected: bool = True
     has_lease: bool = True
     is_frozen: bool = False
-    awaited: int = NONE  # the attempt that it has claimed, if the reply is under way
+    awaited: int = NONE  # the attempt that it has claimed, while the reply is under way
     runner: int = NONE  # the attempt that its runner works on
     has_written: bool = False
-    returns: tuple[int, ...] = ()  # attempts that it does not run, and has yet to say so
+    returns: tuple[int, ...] = ()  # attempts that it does not run and must report as such
 
 
 class State(NamedTuple):
@@ -63,28 +65,28 @@ class State(NamedTuple):
     made: int = 0
     cancelled: tuple[
         tuple[int, int, int], ...
-    ] = ()  # attempt, daemon, incarnation: those that nobody has let go
+    ] = ()  # attempt, daemon, incarnation of cancelled attempts that were not released yet
     lock: int = NOBODY  # the daemon whose session holds the run's advisory lock
-    held: int = 0  # how often: a session may take its own lock again
+    held: int = 0  # how often the session holds the lock: it may take its own lock again
     production: int = 1
-    published: tuple[int, ...] = (0,)  # how often, for each production
+    published: tuple[int, ...] = (0,)  # how often each production was published
     pointer: int = NONE  # the attempt whose output the manifest names
-    writer: int = NONE  # who wrote last into the directory that the manifest names
+    writer: int = NONE  # the attempt that wrote last into the directory of the manifest
     is_read: bool = False
-    is_doubled: bool = False  # a daemon has claimed what another runner of its own still works on
+    is_doubled: bool = False  # a daemon has claimed a run that another runner of its own still works on
     crashes: int = 0
     daemons: tuple[Daemon, Daemon] = (Daemon(), Daemon())
 
 
 class BrokenError(Exception):
-    """A state that must not be, and the actions that led to it."""
+    """A forbidden state, and the actions that led to it."""
 
 
 Step = tuple[str, State]
 
 
 def steps(state: State, protections: Protections, bounds: Bounds) -> Iterator[Step]:
-    """What may happen next without a fault."""
+    """The actions that are possible without a fault."""
     for number in range(len(state.daemons)):
         yield from _claim(state, number, protections, bounds)
         yield from _reply(state, number)
@@ -100,7 +102,7 @@ def steps(state: State, protections: Protections, bounds: Bounds) -> Iterator[St
 
 
 def faults(state: State, bounds: Bounds) -> Iterator[Step]:
-    """What may go wrong, and what a person may do."""
+    """The possible faults, and the possible acts of a person."""
     is_new = state.status == "READY"
     if state.status == "RUNNING" or (is_new and state.production < bounds.productions):
         yield (
@@ -115,17 +117,17 @@ def faults(state: State, bounds: Bounds) -> Iterator[Step]:
         if daemon.is_connected:
             yield f"{number} loses its connection", _disconnected(state, number)
         if daemon.has_lease:
-            # One that is awake and cut off stops its runners before the lease ends.
+            # A daemon that is awake and has no connection stops its runners before its lease ends.
             stops = not daemon.is_connected and not daemon.is_frozen
             ended = _with(state, number, has_lease=False)
             yield f"the lease of {number} ends", _stopped(ended, number) if stops else ended
         if not daemon.is_frozen:
             yield f"{number} freezes", _with(state, number, is_frozen=True)
         if state.crashes < bounds.crashes:
-            # Its runner dies with it; the next incarnation has yet to register.
+            # The runner dies with the daemon; the next incarnation must register first.
             dead = _disconnected(state, number)._replace(crashes=state.crashes + 1)
             fresh = Daemon(incarnation=daemon.incarnation + 1, is_connected=False, has_lease=False)
-            # What it had cancelled names an incarnation that is no more: nobody asks for it.
+            # Its cancelled attempts name an old incarnation, so no daemon has to report them.
             others = tuple(each for each in dead.cancelled if each[1] != number)
             yield f"{number} crashes and starts again", _put(dead._replace(cancelled=others), number, fresh)
 
@@ -153,7 +155,7 @@ def _claim(state: State, number: int, protections: Protections, bounds: Bounds) 
 
 
 def _reply(state: State, number: int) -> Iterator[Step]:
-    """The daemon starts what it is told of, whatever has become of it meanwhile."""
+    """The reply arrives, and the daemon starts the attempt, even if the attempt has ended meanwhile."""
     daemon = state.daemons[number]
     if daemon.awaited and daemon.is_connected and not daemon.is_frozen:
         begun = _with(state, number, awaited=NONE, runner=daemon.awaited, has_written=False)
@@ -172,7 +174,7 @@ def _runner(state: State, number: int, protections: Protections) -> Iterator[Ste
 
 def _finish(state: State, number: int, protections: Protections) -> Iterator[Step]:
     daemon = state.daemons[number]
-    # On any connection: that a daemon retakes before it tells is its good manners, and not what keeps others safe.
+    # On any connection: safety must not depend on a daemon that calls retake before finish.
     if not (daemon.runner and daemon.has_written and not daemon.is_frozen):
         return
     idle = _with(state, number, runner=NONE, has_written=False)
@@ -197,7 +199,7 @@ def _finish(state: State, number: int, protections: Protections) -> Iterator[Ste
 
 
 def _return(state: State, number: int) -> Iterator[Step]:
-    """finish(), of an attempt that is not run: a live one is given back, a cancelled one let go."""
+    """finish() for an attempt that is not run: gives a live attempt back, and releases a cancelled one."""
     daemon = state.daemons[number]
     if not daemon.returns or not daemon.is_connected or daemon.is_frozen:
         return
@@ -225,9 +227,10 @@ def _daemon(state: State, number: int, protections: Protections) -> Iterator[Ste
 
 
 def _retaken(state: State, number: int, protections: Protections) -> State:
-    """retake(): the lock again for each attempt of this incarnation, live or cancelled, where it is free.
+    """retake(): takes the lock again for each attempt of this incarnation, live or cancelled, if the lock is free.
 
-    What is live and known goes on; all else that is known is stopped. What is not known was claimed by a reply that was lost.
+    A live attempt that the daemon knows goes on; all others that it knows are stopped. If the daemon does not know an attempt,
+    the reply of its claim was lost.
     """
     daemon = state.daemons[number]
     mine = (number, daemon.incarnation)
@@ -259,7 +262,7 @@ def _rescue(state: State, number: int, protections: Protections) -> Iterator[Ste
     has_lease = owner.has_lease and owner.incarnation == incarnation
     if (protections.lease and has_lease) or (protections.lock and state.lock != NOBODY):
         return
-    # An attempt of this very session is not an orphan: the daemon knows it, or is about to.
+    # An attempt of this session is no orphan: the daemon knows it, or gets the reply soon.
     if holder == number and owner.incarnation == incarnation and state.live in {owner.runner, owner.awaited}:
         return
     yield (
@@ -269,7 +272,7 @@ def _rescue(state: State, number: int, protections: Protections) -> Iterator[Ste
 
 
 def _ended(state: State) -> State:
-    """The live attempt, if there is one, is cancelled: its token dies, its daemon has yet to stop it."""
+    """Cancels the live attempt, if there is one: its token is invalid, and its daemon must stop it."""
     if state.live == NONE:
         return state
     cancelled = (*state.cancelled, (state.live, *state.owner))
@@ -277,7 +280,7 @@ def _ended(state: State) -> State:
 
 
 def _stopped(state: State, number: int) -> State:
-    """Its runner is gone, which it has yet to say."""
+    """The runner has stopped; the daemon must still report it."""
     daemon = state.daemons[number]
     if daemon.runner == NONE:
         return state
@@ -285,7 +288,7 @@ def _stopped(state: State, number: int) -> State:
 
 
 def _let_go(state: State, number: int, attempt: int) -> State:
-    """Of an attempt that was lost there is nothing to let go, and no lock."""
+    """Releases a cancelled attempt and its lock. A lost attempt has neither."""
     mine = (attempt, number, state.daemons[number].incarnation)
     if mine not in state.cancelled:
         return state
@@ -294,7 +297,7 @@ def _let_go(state: State, number: int, attempt: int) -> State:
 
 
 def _disconnected(state: State, number: int) -> State:
-    """The session's locks go with it, however often it had them, and so does a reply that was under way."""
+    """Ends the session: its locks are released, however often it held them, and a reply under way is lost."""
     cut_off = _with(state, number, is_connected=False, awaited=NONE)
     return cut_off._replace(lock=NOBODY, held=0) if state.lock == number else cut_off
 
@@ -328,7 +331,7 @@ def broken_promise(state: State) -> str:
     running = [daemon for daemon in state.daemons if daemon.runner]
     if len(running) > 1:
         older = min(running, key=lambda daemon: daemon.runner)
-        # One that was woken has a moment to see that its attempt is gone; a cut-off one has stopped with its lease.
+        # A woken daemon may need a moment to see that its attempt is gone. One without a connection stopped with its lease.
         if not older.is_frozen and older.is_connected and older.runner == state.live:
             return "two runners work on a run although the first is entitled and awake"
         if not older.is_frozen and older.has_lease and not older.is_connected:
@@ -343,7 +346,7 @@ class Explored:
 
 
 def explore(protections: Protections | None = None, bounds: Bounds | None = None) -> Explored:
-    """Visits every state; raises BrokenError with the shortest story that breaks a promise."""
+    """Visits every state. Raises BrokenError with the shortest sequence of actions that breaks a property."""
     protections, bounds = protections or Protections(), bounds or Bounds()
     start = State()
     came_from: dict[State, Step | None] = {start: None}
@@ -369,7 +372,7 @@ def explore(protections: Protections | None = None, bounds: Bounds | None = None
 def _check_liveness(
     healthy: dict[State, list[State]], came_from: dict[State, Step | None], bounds: Bounds
 ) -> None:
-    """Without faults every state leads to READY: going backwards from READY reaches all of them."""
+    """Checks that every state leads to READY without faults: a backward search from READY must reach all states."""
     before: dict[State, list[State]] = {state: [] for state in healthy}
     for state, following in healthy.items():
         for after in following:
@@ -382,14 +385,14 @@ def _check_liveness(
             if earlier not in reached:
                 reached.add(earlier)
                 waiting.append(earlier)
-    # A story that has used up its attempts cannot go on; with one to spare it must.
+    # A state without attempts left cannot go on; a state with one left must.
     stuck = [state for state in healthy if state not in reached and state.made < bounds.attempts]
     if stuck:
         raise BrokenError(f"nothing leads to READY any more: {' -> '.join(_story(came_from, stuck[0]))}")
 
 
 def _either_way(state: State) -> State:
-    """The two daemons are alike: a state and its mirror image are one."""
+    """The two daemons are interchangeable, so a state and its mirror image count as one."""
     first, second = state.daemons
     if first >= second:
         return state

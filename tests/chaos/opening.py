@@ -1,4 +1,4 @@
-"""How the stage of chaos is opened and closed: its server, its small disk, its flows, and its daemons behind their wires."""
+"""Opens and closes the stage of chaos: the server, the small disk, the flows, and the daemons behind their wires."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tests.fix_proxy import Relay
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-DEEP_LEASE_SECONDS = 20  # a Spark application takes that long to start on a busy machine
+DEEP_LEASE_SECONDS = 20  # on a busy machine a Spark application needs that long to start
 DISK_BYTES = 512 * 1024 * 1024
 PR_SET_CHILD_SUBREAPER = 36
 FAKETIME = ("/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1")
-# A killed server must not lose what it has confirmed; only a power failure could take what the kernel holds.
+# A killed server must keep its commits. Without fsync, only a power failure could lose them.
 SERVER_SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "on",
     "full_page_writes": "off",
     "autovacuum_naptime": "5s",
-    # When a change was there for others to see; the checks of strict order need it.
+    # The time at which a change became visible; the checks of strict order need it.
     "track_commit_timestamp": "on",
 }
 
@@ -48,7 +48,7 @@ def find_faketime() -> Path | None:
 
 @contextmanager
 def small_disk(path: Path) -> Iterator[bool]:
-    """A disk that can be filled; where nothing may be mounted, an ordinary directory, and False."""
+    """A disk that can be filled, and True; or an ordinary directory, and False, if mounting is not allowed."""
     path.mkdir()
     mounted = shutil.which("mount") is not None and (
         subprocess.run(
@@ -67,7 +67,7 @@ def small_disk(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def opened(engines: Sequence[str], daemons_each: int, *, keep: bool = False) -> Iterator[Stage]:
-    """The whole stage, with its daemons running. What was written to it stays if it is to be kept."""
+    """The whole stage, with running daemons. Its files stay if they are to be kept."""
     for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
         del os.environ[name]
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -138,7 +138,7 @@ def _daemon(stage: Stage, branch: Branch, number: int, stack: ExitStack) -> Daem
         "DATAFLOW_RUNNER_SILENCE": "20",
     }
     daemon = Daemon(name, branch, wire, environment, stage.directory / "log" / f"{name}.log", lease)
-    # What takes no time needs no second place.
+    # Runs that take no time need no second slot.
     daemon.places = 1 if branch.engine == "noop" else 2
     if stage.faketime is not None and branch.engine == "process" and number == 1:
         daemon.clock = stage.directory / f"{name}.clock"

@@ -1,8 +1,8 @@
-"""What operators do meanwhile: limits, pauses, holds, resubmits, cancels, and plain UPDATEs in psql.
+"""Acts of operators: limits, pauses, holds, resubmits, cancels, and plain UPDATEs in psql.
 
-Their statements go through SQL, some through dataflowctl as a process of its own. A statement that fails because the server
-is away has had no effect, or has had its effect without an answer, and nobody relies on it; what the server has confirmed
-is noted, and must be found in history.
+Most acts are SQL statements; some are processes of dataflowctl. If a statement fails because the server is down, it had no
+effect, or its effect without an answer; the checks do not rely on it. An act that the server has confirmed is noted, and must
+be in the history.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from tests.chaos.actor import RESUBMIT, Actor
 if TYPE_CHECKING:
     from tests.chaos.schedule import Step
 
-GLOBAL_LIMIT = 9  # more than the daemons may take: there is a place for runs by hand
+GLOBAL_LIMIT = 9  # more than the daemons' own limits, so that there is room for runs by hand
 
 
 class Operators(Actor):
     def concurrency(self, step: Step) -> bool:
-        """Between claims, so that history is exact; now and then what is too much is cancelled."""
+        """Changes a limit between two claims, so that the history is exact. Sometimes cancels the runs above the new limit."""
         jobs = [f"job:{job}" for branch in self.stage.branches for job in branch.jobs]
         scopes = ["global", *jobs, *(f"daemon:{daemon.name}" for daemon in self.stage.daemons)]
         scope = step.choose(scopes) if step.picks[2] < 0.5 else "global"
         value = step.whole(1, GLOBAL_LIMIT * 2 if scope == "global" else 6)
-        # What is done without an answer is to be undone too.
+        # Undo it also if no answer arrived: it may have been done.
         if scope != "global":
             self.later(step.between(5, 30), lambda: self._unlimit(scope))
         if step.picks[3] < 0.2:
@@ -37,7 +37,7 @@ class Operators(Actor):
 
     def _unlimit(self, scope: str) -> None:
         [*own] = [daemon.places for daemon in self.stage.daemons if scope == f"daemon:{daemon.name}"]
-        # An UPDATE: the job may not be declared yet, and then its limit was refused.
+        # An UPDATE, because the job may not be declared yet; then setting its limit was refused.
         self.stage.between_claims(
             "UPDATE dataflow.control SET concurrency = %s WHERE scope = %s", own[0] if own else None, scope
         )
@@ -66,14 +66,14 @@ class Operators(Actor):
         return running is not None and bool(self.stage.value("SELECT dataflow.cancel(%s, %s)", *running[:2]))
 
     def sql_update(self, step: Step) -> bool:
-        """In the middle of everything: chunks that are READY, FAILED, or being written at this moment."""
+        """Sets RESUBMIT by a plain UPDATE, on chunks that are READY, FAILED or RUNNING."""
         dataset, dataids = self._chunks(step, self._branch(step), step.whole(1, 5, 3))
         if step.picks[3] < 0.5 and (running := self._running(step)):
             jobid, dataid, *_ = running
             found = self.stage.rows(
                 "SELECT datasetid FROM dataflow.job_output WHERE jobid = %s ORDER BY datasetid LIMIT 1", jobid
             )
-            # A job that is being retired has none.
+            # A job that is being retired has no runs.
             dataset, dataids = (found[0][0], [dataid]) if found else (dataset, dataids)
         return self._note(self.stage.rows(RESUBMIT, dataset, dataids))
 

@@ -1,8 +1,8 @@
 """Watches, while the faults go on, for runs that could run and are not queued.
 
-Every `apply` makes the queue anew, so that a run which was forgotten before is found again, and nothing of it is left to see
-at the end. Here each run is judged as the claim would, in a transaction that changes nothing. One that is fit, and not
-queued, for longer than any fault and any open transaction lasts, was forgotten.
+Every `apply` rebuilds the queue, so it finds forgotten runs again, and at the end nothing shows that they were missing. So
+each run is evaluated here as a claim does it, in a transaction that changes nothing. A run that could run and is not queued
+for longer than any fault and any open transaction was forgotten.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Patience:
         try:
             fit = stage.rows(FIT, [job for job, _ in runs], [dataid for _, dataid in runs])
         except psycopg.Error:
-            # While the server is away nobody can be expected to have done anything.
+            # While the server is down, no daemon can queue anything.
             self._since.clear()
             return
         self.judge({(job, dataid) for job, dataid in fit}, now)
@@ -75,4 +75,4 @@ class Patience:
                         f"{'/'.join(run)} could run for {now - since:.0f} s at {moment}, and is not queued",
                     )
                 )
-                self._since[run] = float("inf")  # it is told once
+                self._since[run] = float("inf")  # report it only once

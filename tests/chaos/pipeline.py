@@ -1,8 +1,8 @@
-"""The pipeline that chaos runs, once for each engine; shape.py says what it declares.
+"""The pipeline of chaos, once for each engine; shape.py says what it declares.
 
-The files flow runs scripts, the noop flow nothing (it is there for the number of its runs), the deep flow Spark. Each
-has datasets and an environment of its own, so that a daemon claims what its engine can do. New code is a new file under
-a new name, never a changed one: the hash of an attempt's code says exactly what it computed.
+The files flow runs scripts, the noop flow runs nothing (it adds many runs), the deep flow runs Spark. Each has its own
+datasets and environment, so that a daemon claims only what its engine can run. New code is always a new file with a new name:
+so the hash of an attempt's code says exactly what it computed.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ COLUMNS = {
 RENAMED = frozenset({"joined", "trend"})  # published at a fixed path too
 NUMBERED = frozenset({"clean", "odd", "joined", "trend"})  # one chunk for each raw one
 CLOCK_ZONE = "America/St_Johns"
-CLOCK_DAYS = 3  # that are due at the start; each version of the flow begins a day earlier
-WINDOWS_A_DAY = 2  # of raw chunks, for which the hours of one more day arrive
+CLOCK_DAYS = 3  # days that are due at the start; each version of the flow begins a day earlier
+WINDOWS_A_DAY = 2  # the hours of one more day arrive with so many windows of raw chunks
 DEEP = '''"""The steps on Spark, version {version}."""
 from pyspark.sql import functions as F
 from dataflowd import job
@@ -115,7 +115,7 @@ class Branch:
     engine: str
     directory: Path
     data: Path
-    warehouse: str = ""  # host of the database that holds the totals of the deep flow, as a table
+    warehouse: str = ""  # host of the database with the table of the deep flow's totals
     version: int = 0
     is_last: bool = False
     codes: dict[str, dict[str, int]] = field(default_factory=dict)  # job -> hash of its code -> version
@@ -135,7 +135,7 @@ class Branch:
 
     @property
     def jobs(self) -> list[str]:
-        """Of any version."""
+        """The jobs of any version."""
         return [f"{self.prefix}_{step}" for step in shape.every_job(self.engine)]
 
     @property
@@ -161,7 +161,7 @@ class Branch:
         return f"{self.prefix}_rates"
 
     def write_next_version(self, *, is_last: bool = False) -> Path:
-        """The next version of the code, and a flow file that names it; `flow` is replaced in one moment."""
+        """Writes the next version of the code, and a flow file that names it. A rename replaces the flow file."""
         self.version += 1
         self.is_last = is_last
         module = f"step_v{self.version}"
@@ -232,10 +232,10 @@ class Branch:
             rest=rest,
         ) + (SPARK.format(prefix=self.prefix, step=job.step) if self.engine == "spark" else "")
 
-    # --- what comes from outside ---
+    # --- chunks from outside ---
 
     def arrive(self, windows: int) -> None:
-        """The files of so many windows of raw chunks, and hours to go with them; they are yet to be registered."""
+        """Writes the files of so many windows of raw chunks and of their hours. They are not registered yet."""
         numbers = range(self.fed, self.fed + windows * steps.WINDOW)
         for number in numbers:
             self._put(self.raw, str(number), steps.raw(number))
@@ -265,7 +265,7 @@ class Branch:
         return shape.FIRST_DAY + timedelta(days=number)
 
     def periods(self) -> list[str]:
-        """The days of the calendar that are over by now, as the present version declares it."""
+        """The days of the present version's calendar that are over by now."""
         start = self.today - timedelta(days=CLOCK_DAYS + self.version)
         until = datetime.now(ZoneInfo(CLOCK_ZONE)).date()
         return [(start + timedelta(days=day)).isoformat() for day in range((until - start).days)]
@@ -281,7 +281,7 @@ class Branch:
         if name == "stamp":
             return self.periods()
         if name in NUMBERED:
-            # The first has none before it.
+            # The first chunk has no chunk before it.
             return [str(number) for number in range(int(name == "trend"), self.fed)]
         return [str(number) for number in range(self.fed // steps.WINDOW)]
 
@@ -295,7 +295,7 @@ def step_of(jobid: str) -> str:
 
 
 def computed(step: str, inputs: steps.Inputs, version: int) -> dict[str, steps.Rows]:
-    """What a run makes of these inputs: output -> rows."""
+    """The rows that a run makes from these inputs, by output."""
     if step == "report":
         rows = [row for rows in inputs["total"].values() for row in rows]
         return {"report": [(number, value, version) for number, value, *_ in rows]}

@@ -1,7 +1,7 @@
-"""A run of chaos from beginning to end: feed and hurt, mend, drain, stop, look.
+"""A chaos run from start to end: feed and inject faults, mend, drain, stop, check.
 
-While the faults go on there is always work. Then everything is put right once, and from there the pipeline has to come to
-rest by itself, with every chunk READY; only what has failed is resubmitted, as an operator would.
+While faults are injected, there is always work. Then everything is repaired once. From there the pipeline must finish by
+itself, with every chunk READY; only failed runs are resubmitted, as an operator would do.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 0.05
 FEED_SECONDS = 1.0
-RECOVER_SECONDS = 8.0  # between an operator's looks for what has failed
+RECOVER_SECONDS = 8.0  # between two looks of an operator for failed runs
 GC_SECONDS = 600
-# Runs that wait, below which more chunks arrive.
+# More chunks arrive if fewer runs wait than this.
 ENOUGH = {"process": 12, "noop": 40, "spark": 3}
 SHOWN = 20
 
@@ -44,7 +44,7 @@ QUEUED = "SELECT count(*) FROM dataflow.work WHERE jobid = ANY (%s)"
 LIVE = "SELECT count(*) FROM dataflow.attempt WHERE ended IS NULL"
 RECOVER = """SELECT count(*) FROM dataflow.resubmit('{"status": "FAILED"}')"""
 
-# A job that got another output makes it from then on; for what is READY without it an operator has to ask.
+# A job with a new output makes it from then on. For chunks that were READY before, an operator must resubmit.
 COMPLETE = """
     SELECT dataflow.resubmit(jsonb_build_object('job', k.jobid, 'dataid', k.dataid)) FROM (
         SELECT o.jobid, s.dataid FROM dataflow.job_output o
@@ -61,10 +61,10 @@ class Options:
     minutes: float
     engines: tuple[str, ...]
     daemons: int = 2
-    windows: int = 4  # of raw chunks that are there at the start
+    windows: int = 4  # windows of raw chunks at the start
     mean_pause: float = schedule.MEAN_PAUSE_SECONDS
     drain_minutes: float = 15.0
-    without: frozenset[str] = frozenset()  # kinds of faults that are passed over
+    without: frozenset[str] = frozenset()  # kinds of faults to skip
     keep: bool = False
     say: Callable[[str], None] = print
 
@@ -158,7 +158,7 @@ def _hurt(stage: Stage, hand: Hand, options: Options) -> list[Violation]:
 
 def _feed(stage: Stage) -> None:
     for branch in stage.branches:
-        _try(lambda: _feed_branch(stage, branch))  # noqa: B023 - it is called before the next turn
+        _try(lambda: _feed_branch(stage, branch))  # noqa: B023 - called before the next iteration
 
 
 def _feed_branch(stage: Stage, branch: Branch) -> None:
@@ -167,7 +167,7 @@ def _feed_branch(stage: Stage, branch: Branch) -> None:
 
 
 def _try(action: Callable[[], object]) -> None:
-    """What an operator does while the server is away, or the disk is full, he does again later."""
+    """Ignores errors of a server that is down, or of a full disk: the act is repeated later."""
     try:
         action()
     except (psycopg.Error, OSError):
@@ -187,9 +187,9 @@ def _progress(stage: Stage) -> str:
 
 
 def _settle(stage: Stage, seconds: float) -> list[Violation]:
-    """Until nothing runs that can; then nothing may wait that could.
+    """Waits until no run is running; then no run may wait that could run.
 
-    Before the last version is applied: that makes the queue anew, and what was forgotten before would be in it.
+    This comes before the last version is applied, because `apply` rebuilds the queue and would hide forgotten runs.
     """
     deadline = time.monotonic() + seconds
     recovered = 0.0
@@ -213,7 +213,7 @@ def _feed_what_is_left(stage: Stage) -> None:
 
 
 def _drain(stage: Stage, hand: Hand, seconds: float) -> list[Violation]:
-    """Until all that is expected is READY, nothing runs and nothing is queued."""
+    """Waits until all expected chunks are READY, no run is running and the queue is empty."""
     deadline = time.monotonic() + seconds
     recovered = 0.0
     while time.monotonic() < deadline:
@@ -234,7 +234,7 @@ def _drain(stage: Stage, hand: Hand, seconds: float) -> list[Violation]:
 
 
 def _release_what_came_late(stage: Stage) -> None:
-    """A dataflowctl that was started before the end may hold a chunk after it."""
+    """Releases chunks that a dataflowctl, started before the end, put on hold after it."""
     if not any(process.poll() is None for _, process in stage.commands):
         stage.rows(
             "SELECT dataflow.release(datasetid, dataid) FROM dataflow.datastatus"

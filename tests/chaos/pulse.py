@@ -1,8 +1,8 @@
 """Commits a row again and again over a wire of its own, as a daemon does to renew its lease.
 
-No fault touches this wire, and nobody locks this row. When such a commit takes long, the machine gave the server or the
-wires no time, and no daemon can be blamed for a lease that it could not prove then. While the server is away the pulse
-stands still: that is a fault, which excuses the daemons by itself.
+No fault affects this wire, and no other session locks this row. If such a commit takes long, the machine is overloaded, and a
+daemon that could not renew its lease then is excused. While the server is down, the pulse pauses: that fault excuses the
+daemons already.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BEAT = "UPDATE public.pulse SET beat = beat + 1"
 
 class Pulse:
     def __init__(self, dsn: str) -> None:
-        self.late: list[tuple[float, float]] = []  # from when to when a commit was on its way
+        self.late: list[tuple[float, float]] = []  # start and end of each slow commit
         self._stop = threading.Event()
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute(TABLE)

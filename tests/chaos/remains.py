@@ -1,4 +1,4 @@
-"""What is left when all daemons have stopped: nothing but what is published, and that as the checks of verdict.py want it."""
+"""Checks what is left when all daemons have stopped: only published data, which also passes the checks of verdict.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 GC_SECONDS = 600
 EXCUSED_LEASES = 2
-SHOWN_BEFORE = 6  # lines of a daemon's log, or events of a run, that tell why
+SHOWN_BEFORE = 6  # lines of a daemon's log, or events of a run, that are shown as the reason
 LOOKS_AGAIN = 3
 SECONDS_BETWEEN_LOOKS = 2.0
 CURRENT = """
@@ -44,29 +44,29 @@ LOCKS = """
 
 
 def queue(stage: Stage) -> list[Violation]:
-    """Nothing waits that could run: the queue is what it would be if it were made anew, and that is nothing.
+    """No run waits that could run: the queue is empty, and a rebuilt queue would be empty too.
 
-    What was lost stays lost; what a daemon or an operator's program is just about to do is done at the next look.
+    Looks several times: a lost run stays lost, but a daemon or a program of an operator may just be about to act.
     """
-    found = _unlike_anew(stage)
+    found = _queue_differences(stage)
     for _ in range(LOOKS_AGAIN):
         if not found:
             break
         stage.rest(SECONDS_BETWEEN_LOOKS)
-        later = _unlike_anew(stage)
+        later = _queue_differences(stage)
         found = {run: kind for run, kind in found.items() if later.get(run) == kind}
     return [
-        Violation(kind, f"{job}/{dataid}: {_told(stage, job, dataid)}")
+        Violation(kind, f"{job}/{dataid}: {_last_events(stage, job, dataid)}")
         for (job, dataid), kind in found.items()
     ]
 
 
-def _unlike_anew(stage: Stage) -> dict[tuple[str, str], str]:
-    """Runs of a job that the present version does not declare wait for one that does."""
+def _queue_differences(stage: Stage) -> dict[tuple[str, str], str]:
+    """The differences to a rebuilt queue. Runs of jobs that the present version does not declare may wait."""
     served = {f"{branch.prefix}_{job.step}" for branch in stage.branches for job in branch.declared}
     with stage.connect() as connection, connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL statement_timeout = 0")
-        # What was left to the next claim is judged here, and now, also what was looked at a moment ago.
+        # Evaluate the rechecks that were left to the next claim, also those of a moment ago.
         connection.execute("UPDATE dataflow.recheck SET looked = NULL")
         connection.execute("SELECT dataflow.settle()")
         before = set(connection.execute("SELECT jobid, dataid FROM dataflow.work").fetchall())
@@ -79,8 +79,8 @@ def _unlike_anew(stage: Stage) -> dict[tuple[str, str], str]:
     }
 
 
-def _told(stage: Stage, job: str, dataid: str) -> str:
-    """What the database last wrote of a run."""
+def _last_events(stage: Stage, job: str, dataid: str) -> str:
+    """The last events of a run in the database."""
     rows = stage.rows(
         "SELECT e.at, e.kind, e.datasetid, e.from_status, e.to_status, e.code, e.reason, e.actor FROM dataflow.event e"
         " WHERE e.jobid = %s AND e.dataid = %s ORDER BY e.event DESC LIMIT %s",
@@ -156,7 +156,7 @@ def _declared_rules(
 
 
 def outputs(stage: Stage) -> dict[str, list[str]]:
-    """Job -> the datasets that it makes in every version."""
+    """The datasets that each job makes in every version."""
     return {
         f"{branch.prefix}_{step}": [f"{branch.prefix}_{name}" for name in names]
         for branch in stage.branches
@@ -165,7 +165,7 @@ def outputs(stage: Stage) -> dict[str, list[str]]:
 
 
 def derived(stage: Stage) -> list[Violation]:
-    """What the second judge finds when all daemons have stopped: queue, counters, open runs, locks, limits."""
+    """The violations that the second judge finds: queue, counters, open runs, locks, limits."""
     with stage.connect() as connection:
         connection.execute("SET statement_timeout = 0")
         connection.execute("SELECT dataflow.settle()")
@@ -173,7 +173,7 @@ def derived(stage: Stage) -> list[Violation]:
 
 
 def paths(stage: Stage) -> Iterator[Violation]:
-    """The fixed path of each READY chunk leads to its current version: at once, or after a daemon has looked at all of them."""
+    """The fixed path of each READY chunk leads to its current version: at once, or after a daemon has checked all paths."""
     deadline = time.monotonic() + 2 * GC_INTERVAL_SECONDS
     while (astray := _astray(stage)) and time.monotonic() < deadline:
         stage.look()
@@ -194,7 +194,7 @@ def _astray(stage: Stage) -> list[str]:
 
 
 def astray(data: Path, current: Iterable[tuple[str, ...]]) -> list[str]:
-    """`current`: dataset, dataid and the directory that is published."""
+    """The paths that lead elsewhere. `current`: dataset, dataid and the published directory."""
     found = []
     for dataset, dataid, location in current:
         link, wanted = data / dataset / f"dataid={dataid}", Path(location.removeprefix("file://"))
@@ -205,7 +205,7 @@ def astray(data: Path, current: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def excuses(stage: Stage) -> Iterator[Violation]:
-    """A daemon that was awake, and had its connection, never stops its attempts because it cannot prove its lease."""
+    """A daemon that was awake and had its connection never stops its attempts because it could not renew its lease."""
     for daemon in stage.daemons:
         lines = daemon.log.read_text(encoding="utf-8", errors="replace").splitlines()
         late = stage.pulse.late if stage.pulse is not None else []
@@ -218,7 +218,7 @@ def excuses(stage: Stage) -> Iterator[Violation]:
 def unexcused(
     lines: Iterable[str], disturbances: Iterable[tuple[float, float]], seconds: float
 ) -> Iterator[str]:
-    """`seconds`: what ended so long before may have cost the last renewal."""
+    """The losses without an excuse. `seconds`: a fault that ended so long before still counts as an excuse."""
     for line in lines:
         if '"lease.ending"' in line:
             moment = datetime.fromisoformat(json.loads(line)["timestamp"]).timestamp()
@@ -231,7 +231,7 @@ def _is_table(manifest: Manifest) -> bool:
 
 
 def _rows_of_table(manifest: Manifest, story: History, warehouse: psycopg.Connection) -> Rows | None:
-    """Of the current version, as who reads finds them: if the ledger names the manifest's attempt."""
+    """The rows of the current version, as a reader finds them: only if the ledger names the manifest's attempt."""
     if story.statuses[manifest.chunk].manifest != manifest.version:
         return None
     columns = sql.SQL(", ").join(map(sql.Identifier, COLUMNS["total"]))
@@ -247,7 +247,7 @@ def _rows_of_table(manifest: Manifest, story: History, warehouse: psycopg.Connec
 
 
 def rows_of(manifest: Manifest) -> Rows:
-    """As a reader finds them who goes by the manifest: its files and no others."""
+    """The rows as a reader of the manifest finds them: in its files and no others."""
     location = Path((manifest.location or "").removeprefix("file://"))
     if not location.exists():
         raise FileNotFoundError(f"{location} is gone")
@@ -258,7 +258,7 @@ def rows_of(manifest: Manifest) -> Rows:
     if names != there:
         raise LookupError(f"{location} has {sorted(there)}, the manifest says {sorted(names)}")
     if any(name.endswith(".parquet") for name in names):
-        from pyarrow import parquet  # noqa: PLC0415 - only Spark's part needs it
+        from pyarrow import parquet  # noqa: PLC0415 - only the deep flow needs it
 
         table = parquet.read_table(location)
         return [tuple(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
@@ -266,7 +266,7 @@ def rows_of(manifest: Manifest) -> Rows:
 
 
 def directories(stage: Stage, story: History) -> Iterator[Violation]:
-    """After a collection that waits for nothing, only what is published is there."""
+    """After a collection without grace, only published directories are left."""
     program = str(Path(sys.executable).parent / "dataflowctl")
     for branch in stage.branches:
         ended = subprocess.run(
@@ -299,14 +299,14 @@ def directories(stage: Stage, story: History) -> Iterator[Violation]:
 
 
 def crashes(stage: Stage) -> Iterator[Violation]:
-    """A daemon may end because the database is away; neither it nor dataflowctl ever falls over."""
+    """A daemon may end because the database is down. Neither a daemon nor dataflowctl may crash."""
     for log in (*(daemon.log for daemon in stage.daemons), stage.directory / "ctl.log"):
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
         for number, line in enumerate(lines):
-            # A failed script's last lines are part of an event; they are its own business.
+            # The last lines of a failed script are part of an event; a traceback there is no crash of ours.
             if line.startswith("Traceback") or ('"exception"' in line and '"logger"' in line):
                 said = " ".join(lines[number : number + 40])
-                # Ctrl-C before the program has begun is answered by Python itself.
+                # After Ctrl-C during the start of the program, Python itself prints a traceback.
                 if "KeyboardInterrupt" in said and "importlib" in said:
                     continue
                 yield Violation("crashed", f"{log.name}: {said[:3000]}")

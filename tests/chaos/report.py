@@ -1,4 +1,4 @@
-"""What a run of chaos has done and found, for people and as JSON."""
+"""The report of a chaos run, for people and as JSON."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The checks of what a flow declares: mappings, strict order, calendars, who vouches for a chunk; beside those of verdict.py.
+"""Checks what a flow declares: mappings, strict order, calendars, validation of chunks. verdict.py has the other checks.
 
-An attempt that an operator forced is exempt from what force is for. Of a chunk that a claim locks, history is exact by the
-time of each event. The earlier runs of a strict order are not locked: there it counts what was committed, and what was
-committed within SLACK before a claim, that claim may have missed.
+An attempt that an operator forced is exempt from the rules that force overrides. A claim locks its chunks, so their history
+is exact by the time of each event. The earlier runs of a strict order are not locked: there the time of the commit counts,
+and a claim may have missed a commit within SLACK before it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SLACK = timedelta(seconds=1)
 
 
 def mapped(history: History, forms: Mapping[str, list[shape.Job]]) -> Iterator[Violation]:
-    """What an attempt was given is what the mappings of some version of its job ask for. `forms`: by job."""
+    """The inputs of an attempt are those that the mappings of a version of its job require. `forms`: the versions by job."""
     for attempt in history.attempts.values():
         was_given = {_short(key) for key in attempt.inputs}
         wanted = [shape.given(form, attempt.dataid) for form in forms[attempt.jobid]]
-        # Who is forced gets what is READY of it.
+        # A forced run gets those of its inputs that are READY.
         is_right = any(was_given <= each if attempt.forced else was_given == each for each in wanted)
         if not is_right:
             yield Violation(
@@ -44,7 +44,7 @@ def _short(key: str) -> Chunk:
 
 
 def vouched(history: History) -> Iterator[Violation]:
-    """No attempt was given a chunk that nobody vouched for at that moment."""
+    """No attempt was given a chunk that was not validated at that moment."""
     lines: dict[Chunk, tuple[list[datetime], list[bool]]] = defaultdict(lambda: ([], []))
     for each in history.vouched:
         moments, states = lines[each.datasetid, each.dataid]
@@ -79,7 +79,7 @@ def order(history: History, strict: Mapping[str, tuple[str, list[str]]]) -> Iter
 
 
 def _is_open(history: History, chunks: list[Chunk], attempt: Attempt) -> bool:
-    """Known, and not READY in some output, for the whole of the time in which the claim can have looked."""
+    """Whether the run was known, and not READY in some output, during the whole time in which the claim can have looked."""
     driver, *outputs = (
         _seen(history.by_chunk.get(chunk, []), attempt.claimed - SLACK, attempt.claimed) for chunk in chunks
     )
@@ -88,7 +88,7 @@ def _is_open(history: History, chunks: list[Chunk], attempt: Attempt) -> bool:
 
 
 def _seen(events: list[Event], since: datetime, until: datetime) -> set[str | None]:
-    """What a chunk may have seemed to be: the last status that was committed before, and all that came since."""
+    """The statuses that a claim may have seen: the last one that was committed before, and all later ones."""
     found: set[str | None] = set()
     last: str | None = None
     for event in events:
@@ -101,7 +101,7 @@ def _seen(events: list[Event], since: datetime, until: datetime) -> set[str | No
 
 
 def calendars(history: History, due: Mapping[str, Iterable[str]]) -> Iterator[Violation]:
-    """Every period that is over became READY once, and no other did. `due`: calendar -> the periods that are over."""
+    """Every period that is over became READY once, and no other period did. `due`: the periods that are over, by calendar."""
     for dataset, periods in due.items():
         wanted = set(periods)
         found = {dataid for name, dataid in history.by_chunk if name == dataset}
@@ -116,7 +116,7 @@ def calendars(history: History, due: Mapping[str, Iterable[str]]) -> Iterator[Vi
 
 
 def unexpected(history: History, datasets: Iterable[str], expected: set[Chunk]) -> Iterator[Violation]:
-    """A chunk that no run can make."""
+    """The chunks that no run can make."""
     made = set(datasets)
     for chunk in sorted(history.statuses.keys() - expected):
         if chunk[0] in made:

@@ -1,8 +1,8 @@
-"""The seeded hand's plan: which fault comes when, and which of the possible targets it takes.
+"""The schedule of faults for a seed: which fault comes when, and which target it takes.
 
-A step names its kind, the pause before it, and numbers between 0 and 1 that choose targets and durations. All of it comes
-from the seed alone, never from what happens meanwhile, so that a seed replays the same schedule of faults. What it meets
-is not the same to the millisecond: processes and the kernel have a clock of their own.
+A step has its kind, the pause before it, and numbers between 0 and 1 that choose targets and durations. All of it comes from
+the seed alone, so that a seed replays the same schedule. The state that a fault meets is not the same to the millisecond,
+because the timing of processes differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SPARK_SHARE = 0.1
 MEAN_PAUSE_SECONDS = 1.6
 LONGEST_PAUSE_SECONDS = 6.0
 
-# Weights: what costs the pipeline a second comes more often than what costs it ten.
+# Weights: a fault that costs the pipeline one second comes more often than one that costs ten.
 WEIGHTS = {
     "daemon_kill": 6,
     "daemon_restart": 3,
@@ -68,12 +68,12 @@ WEIGHTS = {
 class Step:
     number: int
     kind: str
-    pause: float  # seconds before it
+    pause: float  # seconds before the step
     picks: tuple[float, ...]
 
     @property
     def spares_spark(self) -> bool:
-        """Mostly: Spark takes a while to come to its work again, and would never do any."""
+        """Usually true: Spark needs a while to start again, and with every fault it would never do any work."""
         return self.picks[-1] > SPARK_SHARE
 
     def choose(self, targets: Sequence[T], pick: int = 0) -> T:
@@ -87,8 +87,8 @@ class Step:
 
 
 def steps(seed: int, mean_pause: float = MEAN_PAUSE_SECONDS) -> Iterator[Step]:
-    """Without end. Every kind comes once before any comes twice, so that a short run has seen them all."""
-    chance = random.Random(seed)  # noqa: S311 - to be repeated is what it is for
+    """Yields steps without end. Every kind comes once before any comes twice, so that a short run has all of them."""
+    chance = random.Random(seed)  # noqa: S311 - must be repeatable
     first = list(WEIGHTS)
     chance.shuffle(first)
     number = 0

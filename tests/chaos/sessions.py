@@ -1,7 +1,7 @@
-"""People's sessions: transactions that stay open, some longer than a lease, and settings that no program expects.
+"""Sessions of people: transactions that stay open, some longer than a lease, and settings that no program expects.
 
-A transaction that is open holds rows, advisory locks and a snapshot. Whatever it holds, others go on with the rest; and
-when it ends, by COMMIT or by ROLLBACK, nothing is forgotten that was judged meanwhile.
+An open transaction holds rows, advisory locks and a snapshot. Daemons must go on with all other runs. When the transaction
+ends, by COMMIT or ROLLBACK, no run that was evaluated meanwhile may be forgotten.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.schedule import Step
 
-    Opened = Callable[[bool], object]  # what remains to be done when it has ended; True: it was committed
+    Opened = Callable[[bool], object]  # called when the transaction has ended; True: it was committed
 
 HOSTILE: tuple[dict[str, str], ...] = (
     {"TimeZone": "Asia/Kolkata", "DateStyle": "SQL,DMY"},
@@ -51,17 +51,17 @@ OWN_CHUNKS = (
 
 class Sessions(Actor):
     def hostile_session(self, step: Step) -> bool:
-        """What operators do from now on, in SQL and by dataflowctl, they do in such sessions."""
+        """Gives the sessions of operators hostile settings from now on, in SQL and for dataflowctl."""
         self.stage.set_session(step.choose(HOSTILE))
         self.later(step.between(4, 15), lambda: self.stage.set_session({}))
         return True
 
     def open_transaction(self, step: Step) -> bool:
-        """An operator who types UPDATE in a transaction, and thinks for a while before it ends."""
+        """An operator types UPDATE in a transaction, and waits for a while before ending it."""
         return self._open(step, self._resubmitting, step.between(0.3, 4, 2))
 
     def long_transaction(self, step: Step) -> bool:
-        """Longer than a lease: whatever it holds, the daemons keep theirs."""
+        """Keeps a transaction open for longer than a lease. Daemons must keep their leases."""
         ways = (
             self._resubmitting,
             self._arriving,
@@ -73,7 +73,7 @@ class Sessions(Actor):
         return self._open(step, step.choose(ways, 1), LEASE_SECONDS * step.between(1.2, 2.5, 2))
 
     def dead_daemons_chunk(self, step: Step) -> bool:
-        """A person has a chunk in an open transaction whose daemon is then killed: nobody may wait for that person."""
+        """Holds a chunk in an open transaction, and kills the daemon that runs it. No other daemon may wait for the transaction."""
         running = self._running(step)
         daemons = {daemon.name: daemon for daemon in self.stage.daemons}
         if running is None or running[3] not in daemons:
@@ -126,7 +126,7 @@ class Sessions(Actor):
         self.later(seconds, end)
         return True
 
-    # --- what such a transaction begins with ---
+    # --- the first statements of such a transaction ---
 
     def _resubmitting(self, connection: psycopg.Connection, step: Step) -> Opened:
         dataset, dataids = self._chunks(step, self._branch(step), 2)
@@ -134,7 +134,7 @@ class Sessions(Actor):
         return lambda is_kept: is_kept and self._note(changed)
 
     def _arriving(self, connection: psycopg.Connection, step: Step) -> Opened:
-        """What is rolled back, or may be, is registered by the next feed."""
+        """Registers chunks. After a rollback, or if the end is unknown, the next feed registers them."""
         branch = self._quick_branch(step)
         branch.arrive(1)
         brought = {dataset: list(dataids) for dataset, dataids in branch.unregistered.items()}

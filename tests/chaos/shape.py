@@ -1,4 +1,4 @@
-"""What a version of the chaos flow declares, as data: its jobs, and which input chunks make an output chunk.
+"""The declarations of each version of the chaos flow: its jobs, and which input chunks make an output chunk.
 
     raw -> clean -> clean, odd -> join -> joined -> (window of five) total -> total
     joined (last few), clean (the one before) -> trend        total, rates (fixed) -> ledger, in strict order
@@ -6,8 +6,8 @@
     hours -> (from hour to day) daily                         clock (a calendar), rates -> stamp
     total -> late, which comes with a later version, is retired, and comes back
 
-The version decides the shape, so that a new version changes mappings, moves an output from one job to another, and brings
-and retires a job. The mappings are computed here a second time: SQL's answer is what is judged.
+A new version changes mappings, moves an output from one job to another, and adds or retires a job. The mappings are
+computed here a second time, to check the answer of SQL.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIXED: Mapping = {"kind": "fixed", "dataid": REFERENCE}
 ZONE = "Europe/Berlin"
 DAY: Mapping = {"kind": "window", "from": "hour", "to": "day", "zone": ZONE}
 ALL = "all"
-FIRST_DAY = date(2026, 3, 28)  # the day after it has 23 hours
+FIRST_DAY = date(2026, 3, 28)  # the next day has 23 hours
 LATE_COMES = 2  # the first version that has the job `late`
 
 
@@ -43,14 +43,14 @@ class Job:
 
 
 def jobs(engine: str, version: int, *, is_last: bool = False) -> list[Job]:
-    """`is_last`: the version at the end of a run of chaos has every job."""
+    """The jobs of a version. `is_last`: the version at the end of a chaos run, which has every job."""
     core = [
         Job("clean", {"raw": IDENTITY}, ("clean", "odd")),
         Job("join", {"clean": IDENTITY, "odd": IDENTITY}, ("joined",), max_running=3),
         Job("total", {"joined": SIZED}, ("total",)),
     ]
     if engine == "spark":
-        # The totals are a table in Postgres there, which this job reads.
+        # In the deep flow the totals are a table in Postgres.
         slow = [Job(job.step, job.inputs, job.outputs, max_running=2) for job in core]
         return [*slow, Job("report", {"total": IDENTITY}, ("report",), max_running=2)]
     is_left = version // 2 % 2 == 0
@@ -75,7 +75,7 @@ def jobs(engine: str, version: int, *, is_last: bool = False) -> list[Job]:
 
 
 def every_job(engine: str) -> dict[str, list[Job]]:
-    """Step -> each form that the job has in any version."""
+    """Each form that a job has in any version, by step."""
     found: dict[str, list[Job]] = {}
     for version in range(12):
         for job in jobs(engine, version, is_last=True):
@@ -85,7 +85,7 @@ def every_job(engine: str) -> dict[str, list[Job]]:
 
 
 def constant_outputs(engine: str) -> dict[str, list[str]]:
-    """Step -> the outputs that the job has in every version."""
+    """The outputs that a job has in every version, by step."""
     return {
         step: sorted(set.intersection(*(set(form.outputs) for form in forms)))
         for step, forms in every_job(engine).items()

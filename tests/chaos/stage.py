@@ -1,7 +1,7 @@
-"""Where chaos takes place: a Postgres of its own, a small disk for the output, and daemons, each behind a wire of its own.
+"""The stage of chaos: a Postgres of its own, a small disk for the output, and daemons, each behind a wire of its own.
 
-The harness is the reaper of its descendants: what loses its parent becomes its child, so that no process can get out of
-its sight. Daemons that end are started again, as systemd would. Nothing in here is random.
+The harness is the subreaper of its descendants: a process that loses its parent becomes a child of the harness, so that the
+harness sees every process. It starts daemons again when they end, as systemd would. Nothing here is random.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 6
 RESTART_SECONDS = 1.0
-GC_INTERVAL_SECONDS = 20  # also: how long a fixed path may lead to the version before, after its daemon died
+GC_INTERVAL_SECONDS = (
+    20  # after its daemon has died, a fixed path may lead to the version before for this long
+)
 END_SECONDS = 120.0
-STARVED_SECONDS = 1.0  # by which a short sleep may be late before the machine is to blame for much
+STARVED_SECONDS = 1.0  # if a short sleep is later than this, the machine is overloaded
 POLL_SECONDS = 0.05
 STATEMENT_MS = 5000
 HAND = "chaos hand"
-# Names of Postgres' own are written out: an operator's session may have any search path.
+# Names of pg_catalog are qualified, because an operator's session may have any search path.
 REGISTER = """
     SELECT dataflow.ready(%s::pg_catalog.text, ARRAY(
         SELECT d FROM pg_catalog.unnest(%s::pg_catalog.text[]) AS d WHERE NOT EXISTS (
@@ -53,7 +55,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Daemon:
-    """One name; its process comes and goes."""
+    """A daemon by its name. Its process may end and be started again."""
 
     name: str
     branch: Branch
@@ -67,8 +69,8 @@ class Daemon:
     clock: Path | None = None
     starts: int = 0
     ends: list[int] = field(default_factory=list)
-    places: int = 2  # attempts at a time, unless an operator says otherwise
-    disturbances: list[tuple[float, float]] = field(default_factory=list)  # from, until: by time.time()
+    places: int = 2  # attempts at a time, unless an operator sets another limit
+    disturbances: list[tuple[float, float]] = field(default_factory=list)  # start and end, by time.time()
 
     @property
     def pid(self) -> int | None:
@@ -90,7 +92,7 @@ class Daemon:
         self.is_frozen = False
 
     def disturbed(self, seconds: float = 0.0) -> Callable[[], None]:
-        """Excuses the daemon for so long. The caller calls the result when the fault has ended, which may be later."""
+        """Excuses the daemon for so long. The caller calls the returned function when the fault has ended, which may be later."""
         began = time.time()
         self.disturbances.append((began, began + seconds))
         return lambda: self.disturbances.append((began, time.time()))
@@ -102,7 +104,7 @@ class Daemon:
         return True
 
     def look(self, now: float) -> None:
-        """Notes an end, and starts it again when it is due."""
+        """Notes the end of the process, and starts it again when that is due."""
         if self.process is not None and (ended := self.process.poll()) is not None:
             self.ends.append(ended)
             self.disturbed()
@@ -130,9 +132,11 @@ class Stage:
     branches: list[Branch]
     daemons: list[Daemon] = field(default_factory=list)
     commands: list[tuple[list[str], subprocess.Popen[bytes]]] = field(default_factory=list)
-    session: dict[str, str] = field(default_factory=dict)  # what the operators' sessions have set
+    session: dict[str, str] = field(default_factory=dict)  # the settings of the operators' sessions
     witness: Witness = field(default_factory=Witness)
-    starved: list[tuple[float, float]] = field(default_factory=list)  # when the machine gave us no time
+    starved: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # start and end of times when the machine was overloaded
     pulse: Pulse | None = None
     _connection: psycopg.Connection | None = None
 
@@ -155,12 +159,12 @@ class Stage:
         return connection
 
     def set_session(self, settings: dict[str, str]) -> None:
-        """From the next statement on."""
+        """Changes the settings of the operators' sessions, from the next statement on."""
         self.session = settings
         self.close()
 
     def rows(self, statement: str, *parameters: Any) -> list[Row]:
-        """Raises psycopg.Error; the connection is made anew next time if it was lost."""
+        """Runs a statement of an operator. Raises psycopg.Error; a lost connection is opened again next time."""
         if self._connection is None or self._connection.closed:
             self._connection = self.connect()
         found = self._connection.execute(statement.encode(), parameters or None)
@@ -171,7 +175,7 @@ class Stage:
         return value
 
     def between_claims(self, statement: str, *parameters: Any) -> list[Row]:
-        """So that history tells of each claim whether it came before the change or after it."""
+        """Runs a statement under the claim lock, so that the history tells whether a claim came before or after the change."""
         self.rows("SELECT 1")
         assert self._connection is not None
         with self._connection.transaction():
@@ -197,7 +201,7 @@ class Stage:
             flow.apply(connection, flow.load(branch.flow, self.settings()), prune=prune)
 
     def feed(self, branch: Branch, windows: int, *, is_valid: bool = True) -> None:
-        """What was not registered last time, because the database was away, is now."""
+        """Registers the chunks that arrived, also those of an earlier try that failed because the database was down."""
         branch.arrive(windows)
         for dataset in list(branch.unregistered):
             self.rows(REGISTER, dataset, branch.unregistered[dataset], dataset, is_valid)
@@ -209,7 +213,7 @@ class Stage:
         return postgres.status(self.server_dir).pid
 
     def stop_server(self, number: signal.Signals) -> bool:
-        """As `pg_ctl stop` does: SIGINT fast, SIGQUIT immediate; SIGKILL as nobody should."""
+        """Stops the server by a signal: SIGINT is pg_ctl's fast stop, SIGQUIT its immediate stop, SIGKILL a crash."""
         pid = self.postmaster()
         if pid is None:
             return False
@@ -234,7 +238,7 @@ class Stage:
         }
 
     def ctl(self, branch: Branch, *arguments: str) -> subprocess.Popen[bytes]:
-        """The installed dataflowctl, beside everything else."""
+        """Starts the installed dataflowctl without waiting for it."""
         with (self.directory / "ctl.log").open("ab") as log:
             log.write(f"$ dataflowctl {' '.join(arguments)}\n".encode())
             log.flush()
@@ -252,7 +256,7 @@ class Stage:
         return process
 
     def look(self, *, restart: bool = True) -> None:
-        """Starts what ended, and waits for what nobody else does."""
+        """Starts ended daemons again, and reaps orphaned processes."""
         now = time.monotonic()
         for daemon in self.daemons:
             if restart:
@@ -271,7 +275,7 @@ class Stage:
         return daemons + [(pid, False) for pid in alive]
 
     def disturbed(self, seconds: float = 0.0) -> Callable[[], None]:
-        """Excuses every daemon: the server is away. The caller calls the result when the server is back."""
+        """Excuses every daemon, because the server is down. The caller calls the returned function when it is up again."""
         ends = [daemon.disturbed(seconds) for daemon in self.daemons]
 
         def is_over() -> None:
@@ -292,7 +296,7 @@ class Stage:
                 daemon.signal(signal.SIGHUP)
 
     def stop_daemons(self) -> list[str]:
-        """In order; what did not end by itself, or ended badly."""
+        """Stops the daemons in order, and returns those that did not end by themselves or ended with an error."""
         bad = []
         for daemon in self.daemons:
             daemon.signal(signal.SIGTERM)
@@ -311,7 +315,7 @@ class Stage:
         return bad
 
     def strays(self) -> list[str]:
-        """Processes that are left, but for the server's own and the commands that still run."""
+        """The processes that are left, without those of the server and the commands that still run."""
         self.look(restart=False)
         mine = {daemon.pid for daemon in self.daemons} | {process.pid for _, process in self.commands}
         found = processes.children_of("self") - mine
@@ -324,5 +328,5 @@ class Stage:
 
 
 def _escaped(value: str) -> str:
-    """As libpq's `options` wants it."""
+    """Escapes a value for libpq's parameter `options`."""
     return value.replace("\\", "\\\\").replace(" ", "\\ ")

@@ -1,7 +1,7 @@
-"""What the jobs of the chaos pipeline compute, as plain functions of rows and of the version of the code.
+"""The computations of the chaos pipeline's jobs, as plain functions of rows and of the version of the code.
 
-The checker computes with them, straight and in one thread. The scripts of the process engine are this very file with
-another VERSION in it, so that what is compared is the way of the data and not two pieces of arithmetic.
+The checker calls them directly, in one thread. The scripts of the process engine are copies of this file with another
+VERSION. So a difference comes from the path of the data and not from different arithmetic.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Inputs = dict[str, dict[str, Rows]]  # dataset without its prefix -> dataid -> r
 
 
 def raw(number: int) -> Rows:
-    """What comes from outside: number of the chunk, key and value."""
+    """The rows of a chunk from outside: number of the chunk, key and value."""
     return [(number, key, (number * 7919 + key * 104_729) % PRIME) for key in range(ROWS)]
 
 
 def clean(rows: Rows, version: int) -> tuple[Rows, Rows]:
-    """Fan-out: all rows, and those with an odd value; the first is always among them."""
+    """Fan-out: all rows, and the rows with an odd value together with the first row."""
     cleaned: Rows = [(number, key, value * (version + 1) % PRIME, version) for number, key, value in rows]
     return cleaned, [row for row in cleaned if row[2] % 2 or row[1] == 0]
 
 
 def join(cleaned: Rows, odd: Rows, version: int) -> Rows:
-    """Fan-in of two datasets, which one job made."""
+    """Fan-in of two datasets that the same job made."""
     keys = {row[1] for row in odd}
     return [
         (number, key, value, made_by, int(key in keys), version) for number, key, value, made_by in cleaned
@@ -41,7 +41,7 @@ def join(cleaned: Rows, odd: Rows, version: int) -> Rows:
 
 
 def total(joined: list[Rows], version: int) -> Rows:
-    """Fan-in of a window: a row for each of its chunks."""
+    """Fan-in of a window: one row for each of its chunks."""
     return [
         (
             rows[0][0],
@@ -55,12 +55,12 @@ def total(joined: list[Rows], version: int) -> Rows:
 
 
 def number_of(dataid: str) -> int:
-    """Its digits: the number of a chunk, of an hour or of a day."""
+    """The digits of a dataid as a number: of a chunk, an hour or a day."""
     return int("".join(filter(str.isdigit, dataid)) or "0")
 
 
 def sums(chunks: dict[str, Rows], version: int) -> Rows:
-    """A row for each chunk that was read."""
+    """One row for each chunk that was read."""
     return [(number_of(dataid), sum(map(sum, rows)), version) for dataid, rows in sorted(chunks.items())]
 
 
@@ -69,7 +69,7 @@ def reference() -> Rows:
 
 
 def computed(step: str, inputs: Inputs, version: int) -> dict[str, Rows]:
-    """What a run makes of these inputs: output -> rows, for every output that the job may have."""
+    """The rows that a run makes from these inputs, for every output that the job may have."""
     read = [sums(inputs.get(name, {}), version) for name in READ.get(step, ())]
     if step == "clean":
         cleaned, odd = clean([row for rows in inputs.get("raw", {}).values() for row in rows], version)
@@ -82,7 +82,7 @@ def computed(step: str, inputs: Inputs, version: int) -> dict[str, Rows]:
     if step == "total":
         return {"total": total([rows for _, rows in in_order(inputs.get("joined", {})) if rows], version)}
     found = [row for rows in read for row in rows]
-    # Forced without its inputs, a run still has an output of one row.
+    # A run that was forced without inputs still has an output of one row.
     return {name: [(0, place, version), *found] for place, name in enumerate(MADE[step])}
 
 
@@ -123,7 +123,7 @@ def text(rows: Rows) -> str:
 
 
 def _write(dataset: str, rows: Rows, pause: float) -> None:
-    """In two files with a pause between them: whoever is killed there leaves half of a chunk."""
+    """Writes two files with a pause between them: a script that is killed there leaves half of a chunk."""
     directory = Path(os.environ[f"{dataset}_location"])
     half = len(rows) // 2
     (directory / "part-1.csv").write_text(text(rows[:half]), encoding="ascii")
@@ -134,7 +134,7 @@ def _write(dataset: str, rows: Rows, pause: float) -> None:
 
 
 def _inputs(prefix: str) -> Inputs:
-    """All that the environment names. What has no location (an hour, a period of a calendar) has no rows."""
+    """The inputs that the environment names. An input without a location (an hour, a period of a calendar) has no rows."""
     found: Inputs = {}
     for variable, kind in os.environ.items():
         name, _, column = variable.removeprefix(f"{prefix}_").rpartition("_")
@@ -148,8 +148,8 @@ def _inputs(prefix: str) -> Inputs:
 
 
 def main(step: str, prefix: str) -> None:
-    number = number_of(os.environ["dataid"])  # noqa: SIM112 - that is its name
-    # What waits for its turn, and what there is much of, is quick.
+    number = number_of(os.environ["dataid"])  # noqa: SIM112 - the variable's name
+    # Jobs in strict order, and jobs with many runs, are quick.
     pause = number * 37 % 11 / 10 if step in {"clean", "join", "total"} else 0.05
     for name, rows in computed(step, _inputs(prefix), VERSION).items():
         if os.environ.get(f"{prefix}_{name}_itemtype") == "OUT":

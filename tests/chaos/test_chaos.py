@@ -1,6 +1,6 @@
-"""Chaos in short, with fixed seeds; and that each of its checks sees what it is for.
+"""Short chaos runs with fixed seeds, and tests of the checks: each check finds its violation.
 
-`make chaos` is the long form. What the checks must see is shown on small histories with one thing wrong in each.
+`make chaos` is the long form. The tests of the checks use small histories, each with one mistake.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def test_nothing_is_lost_and_nothing_doubled(seed: int, tmp_path: Path) -> None:
         try:
             said, _ = process.communicate(timeout=PATIENCE_SECONDS)
         except BaseException:
-            process.terminate()  # it puts away its server, its daemons and its disk
+            process.terminate()  # it removes its server, its daemons and its disk
             raise
     assert process.returncode == 0, said
     found = json.loads(report.read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def at(second: float) -> datetime:
 
 
 def attempt(attempt: int, job: str, second: float, **changes: object) -> Attempt:
-    """One that ran for a second on dataid 3 and was DONE."""
+    """An attempt that ran for a second on dataid 3 and was DONE."""
     plain = Attempt(attempt, job, "3", 1, "files1", {}, at(second), at(second + 1), "DONE", "hash")
     return replace(plain, **changes)  # type: ignore[arg-type]
 
@@ -71,13 +71,13 @@ def attempt(attempt: int, job: str, second: float, **changes: object) -> Attempt
 def transition(
     number: int, dataset: str, way: str, of: int | None = None, by: str = "dataflowd files1"
 ) -> Event:
-    """At the second before the one that bears its number."""
+    """A transition one second before the number."""
     was, _, now = way.partition(" ")
     return Event(number, at(number - 1), by, dataset, "3", of, was.strip("-") or None, now)
 
 
 def sound() -> History:
-    """Raw 3 arrives, is cleaned and joined; clean is resubmitted once."""
+    """A correct history: raw 3 arrives, is cleaned and joined; clean is resubmitted once."""
     clean, odd = steps.clean(steps.raw(3), 1)
     events = [
         transition(1, "f_raw", "- READY", by=HAND),

@@ -1,4 +1,4 @@
-"""What a four-week migration meets: killed daemons, a restarted server, wires that are cut, slow, or swallow everything."""
+"""The faults of a four-week migration: killed daemons, a restarted server, connections that are cut, slow, or blackholed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def pids(directory: Path) -> list[int]:
 
 
 def gated(directory: Path) -> str:
-    """A command that says its pid and ends when there is a file `go`."""
+    """A command that writes its pid to a file, and ends when the file `go` exists."""
     return f"echo $$ > {directory}/$$.pid; until [ -e {directory}/go ]; do sleep 0.05; done"
 
 
@@ -58,13 +58,13 @@ def wire(dsn: str) -> Iterator[Relay]:
 
 @pytest.fixture
 def wires(dsn: str) -> Iterator[tuple[Relay, Relay]]:
-    """Two addresses of the same database."""
+    """Two relays to the same database."""
     with closing(Relay(dsn)) as first, closing(Relay(dsn)) as second:
         yield first, second
 
 
-# Of every attempt: how many ran when it was claimed, itself included, and the limit of that moment. A process runs only
-# between its claim and the moment when its end is told, so these intervals contain those of the processes.
+# For every attempt: how many attempts ran at its claim, including itself, and the limit of that moment. A process runs only
+# between its claim and the report of its end, so these intervals contain those of the processes.
 AT_EACH_CLAIM = """
     SELECT
         (SELECT count(*) FROM dataflow.attempt b WHERE b.claimed <= a.claimed AND coalesce(b.ended > a.claimed, true)),
@@ -75,7 +75,7 @@ AT_EACH_CLAIM = """
 
 
 def set_limit_between_claims(shop: Shop, concurrency: int) -> None:
-    """So that history tells of each claim whether it came before the change or after it."""
+    """Sets a limit under the claim lock, so that the history tells whether a claim came before or after the change."""
     with shop.connection.transaction():
         shop.connection.execute("SELECT pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0))")
         shop.limit(concurrency)
@@ -97,7 +97,7 @@ def test_a_killed_daemon_takes_its_processes_along_and_its_restart_goes_on_at_on
     eventually(lambda: shop.count("READY") == 20)
     assert sorted(shop.outcomes()) == ["DONE"] * 20 + ["LOST"] * 8
     assert shop.value("SELECT max(tries) FROM dataflow.attempt") == 1
-    # What the killed one had in its data directory is gone too.
+    # The files of the killed daemon in the data directory are removed too.
     eventually(lambda: not list((tmp_path / "dataflowd" / "run").iterdir()))
 
 
@@ -108,9 +108,9 @@ def test_a_daemon_that_is_killed_again_and_again_loses_nothing_and_does_nothing_
     shop.limit(200)
     shop.ready(*range(3000))
     for kill in range(5):
-        # With instant attempts it is always in the middle of claiming or telling.
+        # The attempts take no time, so the daemon is always in the middle of a claim or a finish.
         daemon = start_daemon(engine="noop", env=NO_POLL, wait=False)
-        eventually(lambda: shop.count("READY") > 400 * kill)  # noqa: B023 - it is called before the next turn
+        eventually(lambda: shop.count("READY") > 400 * kill)  # noqa: B023 - called before the next iteration
         daemon.kill()
     start_daemon(engine="noop", env=NO_POLL)
     eventually(lambda: shop.count("READY") == 3000)
@@ -145,13 +145,13 @@ def test_daemons_together_never_exceed_the_global_limit(
     shop.job("sleep 0.05")
     set_limit_between_claims(shop, 3)
     for which in range(number):
-        shop.limit(2, f"daemon:d{which}")  # so that one alone cannot do it all
+        shop.limit(2, f"daemon:d{which}")  # so that one daemon alone cannot run all
     started = [start_daemon(name=f"d{which}", wait=False) for which in range(number)]
     for daemon in started:
         daemon.said("listener.listening")
     shop.ready(*range(60))
     for ready, concurrency in ((20, 1), (25, 4), (45, 2)):
-        eventually(lambda: shop.count("READY") >= ready)  # noqa: B023 - it is called before the next turn
+        eventually(lambda: shop.count("READY") >= ready)  # noqa: B023 - called before the next iteration
         set_limit_between_claims(shop, concurrency)
     eventually(lambda: shop.count("READY") == 60)
     claims = shop.connection.execute(AT_EACH_CLAIM).fetchall()
@@ -180,7 +180,7 @@ def test_attempts_go_on_through_another_address_when_the_first_one(
     first.close() if how == "dies" else first.blackhole()
     daemon.said("lease.retaken")
     daemon.said("listener.listening", times=2)
-    # claims, services and listener alike
+    # the connections of claims, services and listener
     eventually(lambda: second.connections >= 3)
     assert all(alive(child) for child in children)
     assert daemon.get("/health/ready")[0] == 200
@@ -279,7 +279,7 @@ def test_a_cut_connection_costs_no_attempt(
 def test_a_session_that_could_not_be_restored_whole_is_restored_again(
     shop: Shop, start_daemon: StartDaemon, wire: Relay, dsn: str
 ) -> None:
-    """Somebody holds the daemon's row while it comes back; a session that is half its own claims nothing."""
+    """Another session locks the daemon's row during the reconnect. A session that is only half restored claims nothing."""
     shop.job("true")
     env = {"DATAFLOW_DSN": wire.dsn, "DATAFLOW_STATEMENT_TIMEOUT": "1", "DATAFLOW_POLL": "1"}
     daemon = start_daemon(env=env)
@@ -358,7 +358,7 @@ def test_the_runs_of_a_daemon_that_is_frozen_are_taken_over_and_it_stops_them_wh
     frozen.signal(signal.SIGSTOP)
     try:
         heir = start_daemon(name="d2", env=NO_POLL | SHORT_LEASE)
-        # Its lease has ended, and its session keeps others out.
+        # Its lease has ended, but its session still holds the locks.
         eventually(lambda: states(shop)["d1"] == "LOST")
         [hand] = shop.value("SELECT dataflow.overview()")["needs_hand"]
         assert "another daemon ends the session" in hand["remedy"]

@@ -1,4 +1,4 @@
-"""The protocol keeps its promises in every state, and each of its protections is needed."""
+"""The protocol is safe and live in every state, and each of its protections is necessary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""That the checks of what a flow declares, and those of the host, see what they are for: one thing is wrong in each."""
+"""Tests of the checks of rules.py and of the host: each history has one mistake, and its check finds it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def at(second: float) -> datetime:
 
 
 def attempt(number: int, dataid: str, second: float, **changes: object) -> Attempt:
-    """One of the ledger that ran for a second and was DONE."""
+    """An attempt of the job `ledger` that ran for a second and was DONE."""
     given = {f"f_total/{dataid}": 1, "f_rates/v1": 1}
     plain = Attempt(
         number, "f_ledger", dataid, 1, "files1", given, at(second), at(second + 1), "DONE", "hash"
@@ -45,7 +45,7 @@ def event(second: float, dataset: str, dataid: str, way: str, of: int | None = N
 
 
 def sound() -> History:
-    """The reference, a period, and two totals arrive; both go into the ledger, in order."""
+    """A correct history: the reference, a period and two totals arrive; both totals go into the ledger, in order."""
     events = [
         event(0, "f_rates", "v1", "- READY"),
         event(0, "f_clock", "2026-01-01", "- READY"),
@@ -144,7 +144,7 @@ def test_what_was_deleted_is_made_anew() -> None:
 
 
 def test_a_version_is_the_one_that_was_there_at_the_claim() -> None:
-    """A deleted chunk counts its versions from 1 again: the time says which of two versions 1 was read."""
+    """If a chunk has two versions 1, the time of the claim says which of them was read."""
     made = {
         1: Attempt(1, "f_total", "1", 1, "d", {"f_joined/5": 1}, at(4), at(5), "DONE", "one"),
         2: Attempt(2, "f_trend", "5", 1, "d", {}, at(0), at(1), "DONE", "one"),
@@ -190,7 +190,7 @@ LONG = witness.TOGETHER_SECONDS * 2
 def test_two_processes_of_a_run_are_seen() -> None:
     seen = Witness()
     seen.judge([ONE, OTHER], 100)
-    assert seen.found == []  # a process that was just killed may still be there
+    assert seen.found == []  # a killed process may need a moment to end
     seen.judge([ONE, OTHER], 100 + LONG)
     seen.judge([ONE, OTHER], 100 + 2 * LONG)
     assert len(seen.found) == 1

@@ -58,7 +58,7 @@ def in_session(leader: int) -> set[int]:
 
 
 def started(daemon: Daemon, times: int) -> dict[str, Any]:
-    """The runner that was started last, once so many attempts have begun."""
+    """Waits until so many attempts have begun, and returns the runner that was started last."""
     daemon.said("attempt.started", times=times)
     return daemon.events("runner.started")[-1]
 
@@ -90,10 +90,10 @@ def test_a_silent_runner_is_killed_and_retried_and_a_killed_daemon_takes_its_run
     )
     daemon.kill()
     eventually(lambda: not in_session(second), seconds=10)
-    # As the next daemon with this engine does first.
+    # The next daemon with this engine does the same when it starts.
     scratch.remove(settings)
 
-    # Whether a retry succeeds on Spark is another test's business.
+    # Another test checks that a retry succeeds on Spark.
     assert start_daemon("--once", engine="noop", wait=False).ended() == 0
     assert shop.outcomes() == ["FAILED", "LOST", "DONE"]
     assert shop.count("READY") == 1

@@ -1,8 +1,9 @@
-"""The checks: from the data itself, after the faults are over, each violation with a name.
+"""The checks of the data itself after the faults are over. Each violation has a name.
 
-A production is what one intent owes: the first arrival of a run's inputs, an operator's RESUBMIT, or a deletion, after which
-a run is made anew; an attempt that is forced is an intent of its own. For each there is one published version and not two, made by an attempt that was DONE; its rows are what a straight computation gives from
-the versions that the attempt was given, which were READY when it was claimed and were not rewritten while it read.
+An intent demands one production. Intents are the first arrival of a run's inputs, an operator's RESUBMIT, a deletion (the run
+is made again), and a forced attempt. Each intent has exactly one published version, made by an attempt that was DONE. Its rows
+are those of a direct computation from the versions that the attempt was given. These versions were READY when the attempt was
+claimed, and were not rewritten while it read them.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from tests.chaos.history import Attempt, Chunk, Control, Event, History, Manifest
 
 DAEMON = "dataflowd "
-# dataflowctl changes a limit at any moment: a claim that began before may still go by the old one.
+# dataflowctl changes a limit at any moment; a claim that began before may still use the old limit.
 UNORDERED = timedelta(seconds=10)
 NEVER = datetime.max.replace(tzinfo=UTC)
-# What comes from outside: a dataset's rows by the dataid. Hours and periods have none.
+# The rows of a dataset from outside, by dataid. Hours and periods have none.
 OUTSIDE: dict[str, Callable[[str], Rows]] = {
     "raw": lambda dataid: raw(int(dataid)),
     "rates": lambda _: reference(),
@@ -70,13 +71,13 @@ def _produced(history: History, chunk: Chunk, events: list[Event]) -> Iterator[V
             is_owed = True
         elif event.now == "READY" and event.was not in {"HOLD", "PENDING"}:
             yield Violation("published_by_nobody", f"{_name(chunk)} became READY from {event.was}")
-    # A chunk that is not there, and ought to be, is missed by completeness().
+    # completeness() reports a chunk that is missing.
     if is_owed and events[-1].now is not None:
         yield Violation("never_published", _name(chunk))
 
 
 def pointers(history: History) -> Iterator[Violation]:
-    """Each chunk's versions are counted without a gap, one DONE attempt each, and the pointer is at the last."""
+    """The versions of each chunk have no gap, each has one DONE attempt, and the pointer names the last."""
     versions: dict[Chunk, list[Manifest]] = defaultdict(list)
     made: Counter[tuple[int, str]] = Counter()
     for manifest in history.manifests:
@@ -101,7 +102,7 @@ def pointers(history: History) -> Iterator[Violation]:
         if not numbers:
             continue
         status = history.statuses.get(chunk)
-        # Versions never repeat: those of a chunk that was deleted count on.
+        # Versions never repeat: after a deletion the count goes on.
         first = 1 + max((manifest.version for manifest in found if manifest.deleted is not None), default=0)
         if numbers != list(range(first, first + len(numbers))):
             yield Violation("versions_broken", f"{_name(chunk)} has the versions {numbers}")
@@ -117,7 +118,7 @@ def completeness(history: History, expected: Iterable[Chunk]) -> Iterator[Violat
 
 
 def intents(history: History, confirmed: Mapping[Chunk, datetime]) -> Iterator[Violation]:
-    """A RESUBMIT that the server confirmed is followed by a production that was claimed after it, whatever became of the server."""
+    """Every RESUBMIT that the server confirmed is followed by a production that was claimed after it."""
     claimed: dict[Chunk, datetime] = {}
     for attempt in history.attempts.values():
         for dataset in history.written.get(attempt.attempt, set()) if attempt.outcome == "DONE" else ():
@@ -132,7 +133,7 @@ def intents(history: History, confirmed: Mapping[Chunk, datetime]) -> Iterator[V
 
 
 class Straight:
-    """The rows of any published version, computed in one thread from what came from outside."""
+    """The rows of any published version, computed in one thread from the chunks from outside."""
 
     def __init__(self, history: History, version_of: Callable[[str, str | None], int | None]) -> None:
         self._history = history
@@ -143,7 +144,7 @@ class Straight:
         self._made: dict[int, dict[str, Rows]] = {}  # attempt -> output -> rows
 
     def read(self, dataset: str, dataid: str, version: int, claimed: datetime) -> Rows:
-        """The rows that who was claimed then was given. A chunk that was deleted counts its versions from 1 again."""
+        """The rows of a version as an attempt claimed at that time was given them: the last manifest before the claim counts."""
         name = dataset.partition("_")[2]
         if name in OUTSIDE:
             return OUTSIDE[name](dataid)
@@ -172,7 +173,7 @@ def contents(
     version_of: Callable[[str, str | None], int | None],
     read: Callable[[Manifest], Rows | None],
 ) -> Iterator[Violation]:
-    """Row by row, of every version whose rows are still there, superseded ones too. `read`: None if they are not."""
+    """Compares every version whose rows still exist, row by row, also superseded ones. `read` returns None if they do not exist."""
     straight = Straight(history, version_of)
     for manifest in history.manifests:
         if manifest.location is None or manifest.is_collected or manifest.deleted is not None:
@@ -196,7 +197,7 @@ def contents(
 
 
 def inputs(history: History) -> Iterator[Violation]:
-    """What an attempt was given was READY, and that version, at its claim; and nobody rewrote it while it was read."""
+    """The inputs of an attempt were READY in that version at its claim, and were not rewritten while it read them."""
     lines: dict[Chunk, tuple[list[datetime], list[str | None], list[int]]] = {}
     for chunk, events in history.by_chunk.items():
         counts, count = [], 0
@@ -223,7 +224,7 @@ def inputs(history: History) -> Iterator[Violation]:
 
 
 def limits(history: History, declared: Mapping[str, int]) -> Iterator[Violation]:
-    """At each claim: what ran, itself included, against each limit of that moment. `declared`: of jobs by their flow."""
+    """At each claim the number of running attempts, including the new one, is within every limit. `declared`: limits of jobs."""
     controls: dict[str, list[Control]] = defaultdict(list)
     for control in history.controls:
         controls[control.scope].append(control)
@@ -253,7 +254,7 @@ def limits(history: History, declared: Mapping[str, int]) -> Iterator[Violation]
 
 
 def _in_force(controls: list[Control], moment: datetime) -> list[Control]:
-    """The last that was set before; and what it replaced, where it cannot be said which of them a claim saw."""
+    """The limit that was set last, and the limit before if the claim may have seen either of them."""
     place = bisect_right([control.at for control in controls], moment)
     found: list[Control] = []
     while place > 0:
@@ -266,7 +267,7 @@ def _in_force(controls: list[Control], moment: datetime) -> list[Control]:
 
 
 def overlaps(history: History) -> Iterator[Violation]:
-    """Never two live attempts for a run."""
+    """A run never has two live attempts."""
     runs: dict[tuple[str, str], list[Attempt]] = defaultdict(list)
     for attempt in history.attempts.values():
         runs[attempt.run].append(attempt)
@@ -274,7 +275,7 @@ def overlaps(history: History) -> Iterator[Violation]:
         attempts.sort(key=lambda each: each.attempt)
         numbers = [(each.number, each.deleted) for each in attempts]
         before: list[tuple[int, datetime | None]] = [(0, None), *numbers]
-        # A run that was deleted is counted from 1 again.
+        # A deleted run counts from 1 again.
         if any(now != was + 1 and not (gone and now == 1) for (was, gone), (now, _) in pairwise(before)):
             yield Violation("history_broken", f"{_name(run)} has the attempts {numbers}")
         for one, other in pairwise(attempts):
@@ -283,7 +284,7 @@ def overlaps(history: History) -> Iterator[Violation]:
 
 
 def transitions(history: History) -> Iterator[Violation]:
-    """Each transition starts where the last one ended, the last one at what is stored."""
+    """Each transition starts at the status where the one before ended, and the last one ends at the stored status."""
     for chunk, events in history.by_chunk.items():
         status = history.statuses.get(chunk)
         if events[0].was is not None:
@@ -298,7 +299,7 @@ def transitions(history: History) -> Iterator[Violation]:
 
 
 def stories(history: History) -> Iterator[Violation]:
-    """Each attempt begins and ends in the history of each of its outputs."""
+    """The history of each output has the begin and the end of every attempt."""
     began = {(event.attempt, event.datasetid) for event in history.events if event.now == "RUNNING"}
     ended = {(event.attempt, event.datasetid) for event in history.events if event.was == "RUNNING"}
     for attempt in history.attempts.values():

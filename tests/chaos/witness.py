@@ -1,8 +1,8 @@
 """Watches the host for two processes of one run at the same time.
 
-A daemon that is frozen cannot know that its lease has ended: its script goes on while another daemon runs the chunk anew,
-and that is allowed, until the daemon has woken and had a moment to stop it. So is a script that is stopped itself, because
-it does nothing. Everything else that lasts longer than a signal takes is a violation.
+A frozen daemon cannot know that its lease has ended: its script goes on while another daemon runs the chunk again. This is
+allowed until the daemon has woken and had a moment to stop the script. A stopped script is allowed too, because it does
+nothing. Everything else that lasts longer than a signal needs is a violation.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests import processes
 
-TOGETHER_SECONDS = 0.3  # a killed process takes a moment to be gone
-SETTLE_SECONDS = 3.0  # that a daemon has, once it is awake, to stop what is no longer its own
+TOGETHER_SECONDS = 0.3  # a killed process needs a moment to end
+SETTLE_SECONDS = 3.0  # for a woken daemon to stop attempts that it has lost
 ASLEEP = "TtZX"  # states of processes that do nothing
 
 
@@ -24,7 +24,7 @@ class Script:
     host: int
     jobid: str
     dataid: str
-    report: str  # its DATAFLOW_REPORT, which no other attempt has
+    report: str  # its DATAFLOW_REPORT, which is different for each attempt
 
     @property
     def run(self) -> tuple[str, str]:
@@ -36,7 +36,9 @@ class Witness:
     found: list[str] = field(default_factory=list)
     seen: int = 0
     _scripts: dict[int, Script] = field(default_factory=dict)
-    _woken: dict[int, float] = field(default_factory=dict)  # host -> until when its past sleep excuses it
+    _woken: dict[int, float] = field(
+        default_factory=dict
+    )  # host process -> the time until which its past sleep excuses it
     _together: dict[tuple[int, int], float] = field(default_factory=dict)  # two processes -> since when
 
     def look(self, hosts: list[tuple[int, bool]], now: float) -> None:
@@ -50,7 +52,7 @@ class Witness:
         self.judge([script for script in list(self._scripts.values()) if self._is_awake(script)], now)
 
     def judge(self, scripts: list[Script], now: float) -> None:
-        """`scripts`: those that are at work now."""
+        """`scripts`: the scripts that are running now."""
         by_run: dict[tuple[str, str], list[Script]] = {}
         for script in scripts:
             by_run.setdefault(script.run, []).append(script)
@@ -62,7 +64,7 @@ class Witness:
                 still[pair] = self._together.get(pair, now)
                 if now - still[pair] >= TOGETHER_SECONDS:
                     self.found.append(f"{'/'.join(run)}: processes {one} and {other}")
-                    still[pair] = float("inf")  # it is told once
+                    still[pair] = float("inf")  # report it only once
         self._together = still
 
     def _is_awake(self, script: Script) -> bool:
@@ -73,7 +75,7 @@ class Witness:
 
 
 def read(pid: int, host: int) -> Script | None:
-    """What the process says of itself; None while it has not become a script."""
+    """The script of a process; None while the process has not become a script."""
     try:
         pairs = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
     except OSError:

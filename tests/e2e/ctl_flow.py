@@ -33,7 +33,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
 def declare(
     connection: psycopg.Connection, jobs: dict[str, tuple[Sequence[str], str]], **columns: Any
 ) -> None:
-    """Jobs by name, each with its inputs and its output."""
+    """Declares jobs by name, each with its inputs and its output."""
     names = {name for inputs, output in jobs.values() for name in (*inputs, output)}
     with connection.cursor() as cursor:
         cursor.executemany(
@@ -68,7 +68,7 @@ class Daemon:
 
     def __init__(self, connection: psycopg.Connection[dict[str, Any]], name: str, host: str) -> None:
         self.connection, self.name = connection, name
-        # Nobody renews its lease while a test looks.
+        # The lease is long, because no test renews it.
         registered = "SELECT dataflow.register_daemon(%s, %s, 4711, '1 hour') AS x"
         self.incarnation = self._one(registered, name, host)["x"]
 
@@ -86,7 +86,7 @@ class Daemon:
         assert {row["verdict"] for row in verdicts} <= {"accepted"}
 
     def run_all(self) -> list[tuple[str, str]]:
-        """Claims and finishes until nothing is left; returns what ran, in order."""
+        """Claims and finishes until the queue is empty, and returns the runs in their order."""
         done: list[tuple[str, str]] = []
         while claimed := self.claim():
             done += [(row["jobid"], row["dataid"]) for row in claimed]
@@ -120,7 +120,7 @@ def ok(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def asked(run_ctl: RunCtl, *arguments: str) -> Any:
-    """The command's JSON, held against the keys that its help lists."""
+    """Runs a command, and returns its JSON, after comparing its keys with those of the help."""
     value = json.loads(ok(run_ctl(*arguments, "--json")))
     name = " ".join(arguments[:2]) if arguments[0] in {"job", "partition", "quarantine"} else arguments[0]
     shape = KEYS[name]

@@ -1,4 +1,4 @@
-"""The control database is lost, and restored on a new server as README says: the daemon goes on where the backup was made."""
+"""The control database is lost, and restored on a new server as docs/upgrade.md says: the daemon goes on where the backup was made."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
 if TYPE_CHECKING:
     from dataflowd.host.settings import Settings
 
+PAGE = readme.DOCS / "upgrade.md"
 FLOW = """
 [flow]
 name = "shop"
@@ -42,7 +43,7 @@ def _statuses(connection: psycopg.Connection) -> dict[str, str]:
 
 
 def _type(command: str, directory: Path, **env: str) -> str:
-    """A command of README, with Postgres's own programs."""
+    """A command of the page, with Postgres's own programs."""
     path = f"{postgres.binary('pg_dump').parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euc", command],
@@ -60,7 +61,8 @@ def test_a_daemon_goes_on_from_a_backup_on_a_new_server(
     dsn: str, connection: psycopg.Connection, settings: Settings, tmp_path: Path
 ) -> None:
     flow_file = tmp_path / "shop.toml"
-    *backup, restore, pass_over = readme.commands("Upgrade and backup")
+    backup = readme.commands("Backup", path=PAGE)
+    restore, pass_over = readme.commands("Restore", path=PAGE)
     flow_file.write_text(FLOW, encoding="utf-8")
     flow.apply(connection, flow.load(flow_file, settings))
     with daemons(dsn, flow_file, tmp_path) as start:

@@ -75,11 +75,11 @@ def test_the_command_table_and_the_modules_agree(run_ctl: RunCtl) -> None:
     assert all(key in shown for key in KEYS["chunks"].keys)
 
 
-def test_every_command_stands_in_readme() -> None:
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+def test_every_command_stands_on_its_page() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
     for names in COMMANDS.values():
         for name in names:
-            assert re.search(rf"(`|dataflowctl ){name}\b", readme), name
+            assert re.search(rf"(`|dataflowctl ){name}\b", page), name
 
 
 def test_no_arguments_say_what_to_do_first(run_ctl: RunCtl) -> None:
@@ -123,7 +123,19 @@ def test_the_exit_code_of_status_says_whether_something_needs_a_hand(
     assert ok(run_ctl("status", "--exit-code", "--job", "roll_up"))
 
 
-@pytest.mark.parametrize("wrong", [["--ignore", "a code"], ["--watch"], ["--job", "nope"]])
+@pytest.mark.usefixtures("daemon")
+def test_a_code_that_there_is_not_is_not_ignored_but_refused_with_the_list(run_ctl: RunCtl) -> None:
+    refused = run_ctl("status", "--ignore", "HLED")
+    assert refused.returncode == EXIT["USAGE"]
+    assert "HLED is no code that needs a hand" in refused.stderr
+    assert "HELD, QUARANTINED" in refused.stderr
+    assert "NETWORK" in refused.stderr, "a code of a job, which an attempt has ended with"
+    ok(run_ctl("status", "--ignore", "CHECK_FAILED"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--ignore", "a code"], ["--ignore", "HLED"], ["--watch"], ["--job", "nope"]]
+)
 def test_an_exit_code_that_means_something_else_is_neither_0_nor_1(
     connection: psycopg.Connection, run_ctl: RunCtl, wrong: list[str]
 ) -> None:
@@ -785,7 +797,7 @@ def test_a_server_that_refuses_a_login_has_answered(
 @pytest.mark.parametrize(
     ("made_by", "serves_from", "expected"),
     [
-        ("9.1.0", "9.0.0", "is of 9.1.0, and serves none before 9.0.0"),
+        ("9.1.0", "9.0.0", "is of 9.1.0, and does not serve releases before 9.0.0"),
         ("0.0.1", "0.0.1", "is of 0.0.1"),
         ("9.1.0", "0.1.0", ""),
     ],

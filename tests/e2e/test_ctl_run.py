@@ -140,6 +140,16 @@ def test_a_flow_file_beside_a_script_says_with_which_words_it_is_called(own: Own
     assert (wrong.returncode, "did you mean 'dataid'" in wrong.stderr) == (4, True)
 
 
+def test_a_job_that_is_named_is_found_in_the_flow_file_of_this_directory(own: Own) -> None:
+    own.ready("1", "2")
+    assert own.run("run", "load").stdout == f"loading 1 in {own.directory}, red\nload 1: DONE\n"
+    # The flows of this host come first.
+    script = FLOW.replace('["./load.sh"]', '["echo", "of", "this", "host"]')
+    (own.directory / "host.toml").write_text(script, encoding="utf-8")
+    own.environment["DATAFLOW_FLOWS"] = str(own.directory / "host.toml")
+    assert own.run("run", "load").stdout == "of this host\nload 2: DONE\n"
+
+
 def test_the_exit_status_is_the_question_that_is_answered_no(own: Own) -> None:
     assert own.run("run", "./load.sh", "--dataid", "1").returncode == 10
     own.connection.execute("SELECT dataflow.ready('raw', '1', validated => false)")
@@ -154,6 +164,7 @@ def test_the_exit_status_is_the_question_that_is_answered_no(own: Own) -> None:
     assert "load 1: FAILED EXIT_4: exit status 4" in failed.stdout
     missing = own.run("run", "./lod.sh")
     assert (missing.returncode, "there is no script ./lod.sh" in missing.stderr) == (9, True)
+    (own.directory / "flow.toml").rename(own.directory / "away.toml")
     nowhere = own.run("run", "load")  # no flow of this host declares it
     assert nowhere.returncode == 9
     assert "DATAFLOW_FLOWS=flow.toml dataflowctl run load" in nowhere.stderr
@@ -205,13 +216,15 @@ def test_force_runs_what_the_questions_forbid_and_the_history_keeps_it(own: Own)
     # What is published, or held, is made again.
     own.ready("7")
     own.connection.execute("SELECT dataflow.hold('clean', '7', 'look at it')")
-    assert own.run("force", "./load.sh", "7", "--yes").returncode == 0
+    assert own.run("force", "./load.sh", "7", "--yes", "--reason", "Anna has looked").returncode == 0
     assert own.statuses() == {"7": "READY"}
     assert own.value("SELECT version FROM dataflow.datastatus WHERE datasetid = 'clean'") == 2
     reasons = own.connection.execute("SELECT reason FROM dataflow.event WHERE code = 'FORCED' ORDER BY event")
     first, second = (str(reason) for [reason] in reasons)
     assert first.startswith("DATA_NOT_READY: raw/7")
-    assert "look at it" in second
+    assert second.startswith("Anna has looked; LOCKED: clean/7 is HOLD: look at it")
+    assert "FORCED" in (told := own.run("history", "load", "7").stdout)
+    assert "Anna has looked" in told
     assert (
         own.value("SELECT version FROM dataflow.datastatus WHERE datasetid = 'clean' AND status = 'READY'")
         == 2

@@ -61,7 +61,9 @@ def test_700_failures_of_one_cause_are_seen_explained_and_recovered_in_order(
         assert [run["depth"] for run in preview["runs"]] == sorted(depths.values())
         assert asked(run_ctl, "status")["causes"][0]["runs"] == JOBS
 
-        look, explain, preview_command, recover, look_again = readme.session("Operate")
+        look, explain, preview_command, recover, look_again = readme.session(
+            "After an outage", readme.DOCS / "operate.md"
+        )
         for command in (look, explain, preview_command, recover):
             type_in(run_ctl, *command)
         ran = daemon.run_all()
@@ -74,7 +76,7 @@ def test_700_failures_of_one_cause_are_seen_explained_and_recovered_in_order(
 
 
 def type_in(run_ctl: RunCtl, command: str, shown: Sequence[str]) -> None:
-    """A command of README prints what README shows, but for the time of day and the places."""
+    """A command of the page prints what the page shows, but for the time of day and the places."""
     printed = _plain(ok(run_ctl(*shlex.split(command)[1:]))).splitlines()
     for line in shown:
         assert line == "..." or _plain(line) in printed, (command, line, printed[:20])

@@ -20,9 +20,11 @@ import pytest
 
 from dataflowd import flow
 from dataflowd.daemon import control, service
+from dataflowd.daemon.state import Assignment
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.flow.loaded import Declared
+from dataflowd.host.settings import Current
 from dataflowd.model.errors import EXIT
 from tests.fix_daemon import PATIENCE_SECONDS, POLL_SECONDS, Shop, StartDaemon, eventually, free_port
 from tests.fix_postgres import run_program
@@ -116,8 +118,8 @@ def test_what_an_attempt_waits_for_its_start_is_not_taken_from_its_time(
     shop.job("true", 'timeout = "1s"')
     shop.ready(1)
     current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
-    engine = LateEngine(current, Declared(current), Orders(current))
-    assert anyio.run(partial(service.run, current, engine, once=True)) == 0
+    engine = LateEngine(Current(current), Declared(current), Orders(Current(current)))
+    assert anyio.run(partial(service.run, Current(current), engine, Assignment(once=True))) == 0
     assert shop.outcomes() == ["DONE"]
 
 
@@ -145,9 +147,9 @@ def test_an_attempt_that_waits_for_a_spark_application_is_told_as_such(
     shop.job("true")
     shop.ready(1)
     current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
-    engine = FullEngine(current, Declared(current), Orders(current))
+    engine = FullEngine(Current(current), Declared(current), Orders(Current(current)))
     engine.on_runner, engine.on_wait = lambda _kind: None, lambda _attempt, _applications: None
-    assert anyio.run(partial(service.run, current, engine, once=True)) == 0
+    assert anyio.run(partial(service.run, Current(current), engine, Assignment(once=True))) == 0
     assert seen == ["WAITS_FOR_SPARK", "RUNNING"]
     assert shop.outcomes() == ["DONE"]
 
@@ -702,8 +704,8 @@ def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
 
         async with anyio.create_task_group() as group:
             group.start_soon(stop)
-            engine = CommandEngine(current, declared, Orders(current))
-            status = await service.run(current, engine)
+            engine = CommandEngine(Current(current), declared, Orders(Current(current)))
+            status = await service.run(Current(current), engine)
         return status  # noqa: RET504 - inside the group mypy takes it for one that swallows exceptions
 
     for number in range(50):

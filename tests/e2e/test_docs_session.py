@@ -1,9 +1,15 @@
-"""The commands of docs/, typed by a stranger. docs/move.md is typed by test_move, Spark's part of docs/ by tests/spark/test_docs.py."""
+"""The commands of docs/, typed by a stranger.
+
+Others are typed elsewhere: docs/move.md by test_move, docs/upgrade.md by test_backup, docs/operate.md by test_ctl_weekend, docs/deploy.md and docs/scripts.md by
+test_readme_session, Spark's part of docs/ by tests/spark/test_docs.py.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,11 +25,20 @@ if TYPE_CHECKING:
     from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
 
-DOCS = readme.ROOT / "docs"
-TYPED = {"move.md", "reading.md", "stale.md"}
+DOCS = readme.DOCS
+TYPED = {
+    "contributing.md",
+    "deploy.md",
+    "move.md",
+    "operate.md",
+    "reading.md",
+    "scripts.md",
+    "stale.md",
+    "upgrade.md",
+}
 # What they show needs a world of its own, which tests/e2e/test_past.py, test_outside.py and test_job_create.py have.
 HANDLE = "1.00000000-0000-0000-0000-000000000000"
-SHOWN = {"flow.md", "outside.md", "past.md"}
+SHOWN = {"batches.md", "outside.md", "past.md"}
 
 
 def test_every_page_with_commands_is_typed_by_a_test() -> None:
@@ -44,6 +59,27 @@ def test_the_commands_of_the_other_pages_are_commands(run_ctl: RunCtl) -> None:
         typed = line[line.index("dataflowctl ") :].partition(")")[0]
         said = run_ctl(*shlex.split(typed, comments=True)[1:], env={"DATAFLOW_HANDLE": HANDLE})
         assert said.returncode not in {0, EXIT["USAGE"], EXIT["INTERNAL"]}, (line, said.stdout, said.stderr)
+        assert "Traceback" not in said.stderr, (line, said.stderr)
+
+
+def test_the_parts_of_the_tests_that_the_page_names_are_tests() -> None:
+    """They are collected, and not run: they run with all others."""
+    parts = [
+        shlex.split(command)
+        for command in readme.commands("Run a part of the tests", path=DOCS / "contributing.md")
+    ]
+    assert {tuple(words[:3]) for words in parts} == {(".venv/bin/python", "-m", "pytest")}
+    named = [[word for word in words[3:] if word != "-k"] for words in parts]
+    paths = sorted({word for words in named for word in words if "/" in word})
+    asked = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:cacheprovider", *paths]
+    done = subprocess.run(asked, cwd=readme.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout[-2000:], done.stderr)
+    collected = [line for line in done.stdout.splitlines() if "::" in line]
+    for path, *rest in named:
+        keywords = [word for word in rest if "/" not in word]
+        assert any(line.startswith(path) and all(word in line for word in keywords) for line in collected), (
+            path
+        )
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
+from dataflowd.host.settings import Current
 from dataflowd.model.attempt import Attempt
 from dataflowd.model.endings import ENDINGS
 
@@ -83,9 +84,10 @@ class Site:
 
     def engines(self, job: str) -> list[Engine]:
         """Those that run such a job."""
-        orders = Orders(self.settings)
-        commands = CommandEngine(self.settings, self.declared, orders, is_looked_at=True)
-        spark = SparkEngine(self.settings, self.declared, orders, commands)
+        current = Current(self.settings)
+        orders = Orders(current)
+        commands = CommandEngine(current, self.declared, orders, is_looked_at=True)
+        spark = SparkEngine(current, self.declared, orders, commands)
         return [spark, commands] if job in {"command", "submit"} else [spark]
 
 
@@ -191,7 +193,7 @@ class CountingOrders(Orders):
 
 
 async def test_attempts_that_were_claimed_together_get_their_orders_in_one_call(site: Site) -> None:
-    orders = CountingOrders(site.settings)
+    orders = CountingOrders(Current(site.settings))
     orders.asked = []
     found: dict[str, Order] = {}
 

@@ -1,6 +1,6 @@
 """A million records of a real table go through a job that is corrected on the way: nothing is lost, nothing is doubled.
 
-The commands are those of README, "Work through a large source". What is published in the end is compared with the table,
+The commands are those of docs/batches.md. What is published in the end is compared with the table,
 row by row. One story, because each step stands on what the last one left.
 """
 

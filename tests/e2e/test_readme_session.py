@@ -1,7 +1,6 @@
-"""README, typed in by a stranger in a fresh clone: every command of it works, in the order in which it stands.
+"""README, docs/deploy.md and docs/scripts.md, typed in by a stranger in a fresh clone: every command works, in the order in which it stands.
 
-The weekend of "Operate" is typed in by test_ctl_weekend, where 700 jobs fail, and a backup by test_backup. What would change this host (packages,
-accounts, services) is not run: of the commands for root only those that lay down files are, below another root.
+What would change this host (packages, accounts, services) is not run: of the commands for root only those that lay down files are, below another root.
 """
 
 from __future__ import annotations
@@ -27,8 +26,14 @@ if TYPE_CHECKING:
 
     from tests.fix_postgres import Server
 
-TYPED = {"Quick start", "Write your first job", "Bring your script", "Run it as a service"}
-BY_OTHERS = {"Operate", "Upgrade and backup"}
+DEPLOY, SCRIPTS = readme.DOCS / "deploy.md", readme.DOCS / "scripts.md"
+OWN_SERVER, DAEMON, SERVICE = "With a Postgres of your own", "The daemon", "From zero to `systemctl status`"
+FIRST_JOB, FIRST_SCRIPT, RECOVERY = "Your first job", "Your first script", "A recovery"
+TYPED = {
+    readme.README: {"Quick start", FIRST_JOB, FIRST_SCRIPT, RECOVERY},
+    DEPLOY: {OWN_SERVER, DAEMON, SERVICE},
+    SCRIPTS: {"The first run"},
+}
 PATIENCE_SECONDS = 300
 HOST_COMMANDS = (
     "python3",
@@ -56,7 +61,8 @@ class Terminal:
 
     def type(self, command: str, status: int = 0) -> str:
         if command.startswith("export "):
-            self.env |= dict([command.removeprefix("export ").split("=", 1)])
+            name = command.removeprefix("export ").split("=", 1)[0]
+            self.env[name] = self.type(f'{command.removeprefix("export ")}; printf %s "${name}"')
             return ""
         done = subprocess.run(
             ["bash", "-euc", command],
@@ -86,23 +92,26 @@ def terminal(clone: Path, tmp_path: Path) -> Terminal:
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    """Roles belong to a server: README makes some."""
+    """Roles belong to a server: the page makes some."""
     with running_server(TEST_SERVER_SETTINGS) as started:
         yield started
 
 
 def test_every_section_with_commands_is_typed_by_a_test() -> None:
-    assert {title for title in readme.sections() if readme.blocks(title, "console")} == TYPED | BY_OTHERS, (
-        "type the commands of the new section here"
-    )
+    for path, typed in TYPED.items():
+        found = {title for title in readme.sections(path) if readme.blocks(title, "console", path)}
+        assert found == typed, "type the commands of the new section here"
 
 
 def test_the_first_commands_of_a_stranger(terminal: Terminal, empty_dsn: str) -> None:
-    demo, install, path, export, *setup = readme.commands("Quick start")
+    demo, install = readme.commands("Quick start")
     # tests/spark/test_demo.py runs it; here it is seen that `make` does.
     (terminal.directory / ".venv").symlink_to(Path(sys.executable).parents[1])
     assert "dataflowd demo" in terminal.type(f"{demo} --dry-run")
     terminal.type(f"{install} --dry-run")
+
+    again, path, export, *setup = readme.commands(OWN_SERVER, path=DEPLOY)
+    assert again == install
     assert path == 'export PATH="$PWD/.venv/bin:$PATH"'  # there the commands are; here they are on it already
     assert export.startswith("export DATAFLOW_DSN=")
     terminal.env["DATAFLOW_DSN"] = empty_dsn
@@ -110,33 +119,47 @@ def test_the_first_commands_of_a_stranger(terminal: Terminal, empty_dsn: str) ->
     for command in setup:
         terminal.type(command)
 
-    [flow], code = (
-        readme.blocks("Write your first job", "toml"),
-        readme.blocks("Write your first job", "python"),
+
+def test_the_first_job_the_first_script_and_a_recovery(terminal: Terminal, empty_dsn: str) -> None:
+    terminal.env["DATAFLOW_DSN"] = empty_dsn
+    shop = terminal.directory = terminal.directory / "shop"
+    shop.mkdir()
+    [flow], [code] = (readme.blocks(FIRST_JOB, language) for language in ("toml", "python"))
+    (shop / "flow.toml").write_text(flow, encoding="utf-8")
+    (shop / "jobs.py").write_text(code, encoding="utf-8")
+    *_, chunks, quarantined = (terminal.type(command) for command in readme.commands(FIRST_JOB))
+    assert re.search(r"2026-01-01 +READY +\S+ +1 +1 ", chunks)
+    assert "amount must be positive" in quarantined
+
+    [added], [script] = (readme.blocks(FIRST_SCRIPT, language) for language in ("toml", "sh"))
+    (shop / "flow.toml").write_text(f"{flow}\n{added}", encoding="utf-8")
+    (shop / "find_large.sh").write_text(script, encoding="utf-8")
+    *_, chunks = (terminal.type(command) for command in readme.commands(FIRST_SCRIPT))
+    assert re.search(r"2026-01-01 +READY +- +1 ", chunks)
+    [made] = (shop / "data").rglob("part-1.csv")
+    assert made.read_text(encoding="utf-8") == "1,ann,5.00\n"
+
+    register, fail, look, explain, repair, recover, again, healthy = readme.commands(RECOVERY)
+    terminal.type(register)
+    terminal.type(fail, status=1)
+    assert "INVALID_PATH" in terminal.type(look)
+    assert re.search(
+        r"✗ 3\. Is it in the right place\? +INVALID_PATH: .*/data/raw/2026-01-02\.csv", terminal.type(explain)
     )
-    terminal.directory = terminal.directory / "shop"
-    terminal.directory.mkdir()
-    (terminal.directory / "flow.toml").write_text(flow, encoding="utf-8")
-    (terminal.directory / "jobs.py").write_text("".join(code), encoding="utf-8")
-    lay_down(
-        terminal,
-        "raw/orders/2026-01-01.csv",
-        "1,ann,5.00,2026-01-01T08:00:00\n2,bob,-1,2026-01-01T09:00:00\n",
-    )
-    for command in readme.commands("Write your first job"):
+    terminal.type(repair)
+    assert "resubmit: " in terminal.type(recover)
+    for command in (again, healthy):
         terminal.type(command)
-    assert re.search(r"2026-01-01 +READY +\S+ +1 +1 ", terminal.type("dataflowctl chunks orders"))
-    assert "amount must be positive" in terminal.type("dataflowctl quarantine list clean_orders")
 
 
 def test_five_lines_bring_a_script_to_its_first_run(terminal: Terminal, empty_dsn: str) -> None:
     terminal.env["DATAFLOW_DSN"] = empty_dsn
-    [flow], [script] = (readme.blocks("Bring your script", language) for language in ("toml", "sh"))
+    [flow], [script] = (readme.blocks("The first run", language, SCRIPTS) for language in ("toml", "sh"))
     (terminal.directory / "flow.toml").write_text(flow, encoding="utf-8")
     (terminal.directory / "load_orders.sh").write_text(script, encoding="utf-8")
     (terminal.directory / "load_orders.sh").chmod(0o755)
     lay_down(terminal, "raw/2026-01-01.csv", "# header\n1,a\n2,b\n")
-    typed = readme.commands("Bring your script")
+    typed = readme.commands("The first run", path=SCRIPTS)
     assert len(typed) == 5
     said = [terminal.type(command) for command in typed]
     assert re.search(r"2026-01-01 +READY +- +1 +2 ", said[-1]), said[-1]
@@ -145,7 +168,7 @@ def test_five_lines_bring_a_script_to_its_first_run(terminal: Terminal, empty_ds
 def test_a_database_for_the_service_and_daemons_in_the_foreground(
     terminal: Terminal, own_server: Server
 ) -> None:
-    [roles] = readme.blocks("Run it as a service", "sql")
+    [roles] = readme.blocks(SERVICE, "sql", DEPLOY)
     with psycopg.connect(own_server.dsn, autocommit=True) as connection:
         for statement in filter(None, map(str.strip, re.sub(r"--.*", "", roles).split(";"))):
             connection.execute(statement.encode())
@@ -155,7 +178,7 @@ def test_a_database_for_the_service_and_daemons_in_the_foreground(
     with psycopg.connect(terminal.env["DATAFLOW_DSN"], autocommit=True) as connection:
         connection.execute("GRANT dataflow_daemon TO flow_daemon")
         terminal.env["DATAFLOW_DSN"] = psycopg.conninfo.make_conninfo(database, user="flow_daemon")
-        typed = readme.commands("Run it as a service")
+        typed = readme.commands(DAEMON, path=DEPLOY)
         assert [command for command in typed if not command.startswith("dataflowd run")] == []
         for command in typed:
             run_daemon(terminal, command)
@@ -181,7 +204,7 @@ def run_daemon(terminal: Terminal, command: str) -> None:
 
 
 def test_what_root_lays_down_is_there(terminal: Terminal, tmp_path: Path) -> None:
-    for line in readme.commands("Run it as a service", prompt="#"):
+    for line in readme.commands(SERVICE, prompt="#", path=DEPLOY):
         for command in line.split(" && "):
             program, *words = shlex.split(command)
             if program == "install":

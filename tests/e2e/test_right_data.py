@@ -96,7 +96,7 @@ def test_yesterdays_file_is_not_loaded_for_today(place: Place) -> None:
     place.put("1\n", day=30)
     place.ctl("ready", "raw", DAY)
     refused = place.ctl("run", "load", "--dataid", DAY, status=11)
-    assert "before the day that it is for" in refused.stdout
+    assert "before the day of the chunk" in refused.stdout
 
 
 def test_what_sql_registered_is_measured_by_the_first_run_that_succeeds(place: Place) -> None:

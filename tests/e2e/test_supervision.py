@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from dataflowd.daemon import service
+from dataflowd.daemon.state import Assignment
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.flow.loaded import Declared
 from dataflowd.host import supervise
+from dataflowd.host.settings import Current
 from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
@@ -44,8 +46,8 @@ def test_a_script_whose_start_cannot_be_told_is_dead_when_its_attempt_ends(
     shop.job(f"echo $$ > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/pid; exec sleep 60")
     shop.ready(1)
     current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
-    engine = FaultyEngine(current, Declared(current), Orders(current))
-    assert anyio.run(partial(service.run, current, engine, once=True)) == 1
+    engine = FaultyEngine(Current(current), Declared(current), Orders(Current(current)))
+    assert anyio.run(partial(service.run, Current(current), engine, Assignment(once=True))) == 1
     assert alive == [False]
     assert shop.value("SELECT code FROM dataflow.attempt") == "ENGINE_FAILED"
     assert "no metrics today" in shop.value("SELECT error FROM dataflow.attempt")

@@ -1,6 +1,6 @@
 """The units under a systemd of their own: a small root that systemd-nspawn boots, with /usr of this host.
 
-It is laid out as README says: user, directories, units, drop-ins, settings. A service inside plays the administrator and
+It is laid out as docs/deploy.md says: user, directories, units, drop-ins, settings. A service inside plays the administrator and
 writes down what it sees.
 """
 
@@ -109,7 +109,7 @@ def packages(root: Path) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """As README lays a host out."""
+    """As docs/deploy.md lays a host out."""
     made = tmp_path / "root"
     for name in (
         "usr",
@@ -167,7 +167,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @needs_boot
-def test_the_units_start_run_a_job_reload_and_stop_as_readme_lays_them_out(root: Path) -> None:
+def test_the_units_start_run_a_job_reload_and_stop_as_the_page_lays_them_out(root: Path) -> None:
     boot = " && ".join(
         [
             f"mount --bind -o ro /usr {root}/usr",

@@ -1,8 +1,8 @@
-"""Every command of dataflowctl, with options that it has and does not have, and arguments that are good, random and hostile.
+"""Runs every command of dataflowctl with known and unknown options, and with good, random and hostile arguments.
 
-Whatever is typed ends with a status of the table in README that is not 70, says one error of a form at most, shows no
-traceback and no control character, and what is refused has changed nothing. The program runs inside this process, up to
-the last line of defence that a person's would have.
+Every call ends with an exit status of the table in docs/reference.md other than 70. It prints at most one error, no traceback
+and no control character, and a refused call has changed nothing. The program runs inside this process, including its
+outermost error handler.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from tests.fix_world import World
 
 COMMANDS = 1500
-# They become another program, look for Java, or go on for ever.
+# These commands become another program, search for Java, or do not end.
 OTHERS = {("psql",), ("doctor",), ("exec",)}
 GROUPS = {"embedded"}
 ENDLESS = {"--watch", "--follow", "-f"}
 WRITES = {"--output"}
-# An argument has no NUL, and bytes that are no UTF-8 arrive as half characters of one range.
+# An argument cannot hold a NUL. Bytes that are no UTF-8 arrive as surrogates of one range.
 UNSAYABLE = "[\x00\ud800-\udc7f\udd00-\udfff]"
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]")
 FLOW = """
@@ -111,7 +111,7 @@ def ctl(pipeline: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wor
     monkeypatch.setenv("DATAFLOW_STATEMENT_TIMEOUT", "20")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "raw").write_text(FLOW, encoding="utf-8")  # a word that the fuzzer knows
+    (tmp_path / "raw").write_text(FLOW, encoding="utf-8")  # `raw` is a word that the fuzzer uses
     (tmp_path / "clean").write_bytes(bytes(range(256)))
     pipeline.ready("raw", *DATAIDS, "done", "failed")
     daemon = pipeline.daemon()

@@ -1,7 +1,7 @@
-"""Flow files of every kind: noise, broken TOML, good flows with something wrong in them, good ones.
+"""Loads flow files of every kind: noise, broken TOML, flows with one mistake, good flows.
 
-A file is taken, or refused with its mistakes, each on a line that the file has. What is taken, the database takes too,
-or refuses in our words; in a transaction that is undone.
+A file is accepted, or refused with its mistakes, each with a line of the file. The database accepts an accepted flow too, or
+refuses it with one of our errors. Each case is rolled back.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LINES = (
 
 class Author(Speaker):
     def toml(self, value: Any) -> str:
-        """The value as TOML; JSON's strings are TOML's but for DEL."""
+        """The value as TOML. JSON strings are valid in TOML, except for DEL."""
         match value:
             case None | str():
                 return json.dumps(value or "", ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -149,7 +149,7 @@ def _loaded(path: Path, settings: Settings) -> tuple[flow.Flow | None, list[flow
 
 
 def _refusal(world: World, found: flow.Flow) -> str | None:
-    """The code of the error that the database has against it."""
+    """The code of the error with which the database refuses the flow."""
     with world.connection.transaction(force_rollback=True):
         try:
             flow.conflicts(world.connection, found)

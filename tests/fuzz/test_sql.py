@@ -1,8 +1,8 @@
-"""Every public function of the schema, called with good, random and hostile values of its types, several calls in a row.
+"""Calls every public function of the schema with good, random and hostile values of its types, several calls in a row.
 
-A call is accepted, or refused in words: our own, or Postgres's about a value that is none of its type. Nothing else: no
-internal error, no time-out, no lock that a refused call keeps. A refusal is undone by Postgres; what is not undone
-(session-level locks) is looked at after each.
+A call is accepted, or refused by one of our errors, or by Postgres because a value does not fit its type. There is no internal
+error, no timeout, and no lock that a refused call keeps. Postgres rolls a refused call back, except for session-level locks:
+they are checked after each call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OUR_STATES = (
     "22",
     "23514",
     "23502",
-)  # our words; a value that is none of its type or domain; one that is missing
+)  # our errors; a value that does not fit its type or domain; a missing value
 FUNCTIONS = """
     SELECT p.proname::text, array_agg(t.type ORDER BY t.position), array_agg(t.name ORDER BY t.position), p.pronargdefaults
     FROM pg_proc p
@@ -82,7 +82,7 @@ class Caller(Speaker):
         )  # fmt: skip
 
     def results(self) -> list[dict[str, Any]]:
-        """Of attempts, of splits, of repaired records."""
+        """JSON values: results of attempts, splits, repaired records."""
 
         def outcome() -> str:
             return str(self.one(("DONE", "FAILED", "RETURNED")))
@@ -129,7 +129,7 @@ class Call:
 
     @classmethod
     def said(cls, caller: Caller, function: Function, daemon: Daemon) -> Call:
-        """Whoever asks for a daemon and its incarnation is mostly given the one that this session is."""
+        """The arguments of a call. A daemon and its incarnation are usually those of this session."""
         known = {"daemon": daemon.name, "incarnation": daemon.incarnation} if caller.chance(0.7) else {}
         count = caller.random.randint(len(function.kinds) - function.defaults, len(function.kinds))
         named = list(zip(function.arguments, function.kinds, strict=True))[:count]
@@ -145,7 +145,7 @@ class Call:
 
 @pytest.fixture
 def busy(pipeline: World) -> tuple[World, Daemon]:
-    """Runs in every state: done, running, failed, held, waiting; and a daemon in this very session."""
+    """A world with runs in every state (done, running, failed, held, waiting), and a daemon in this session."""
     pipeline.dataset("sealed", username="loader", hostname="db", database="x")
     pipeline.calendar("daily", "daily", "2026-01-01")
     pipeline.ready("raw", *DATAIDS, "done", "failed")
@@ -179,7 +179,7 @@ def test_every_function_accepts_or_refuses_in_words(busy: tuple[World, Daemon]) 
 
 
 def _said(connection: psycopg.Connection, call: Call) -> str | None:
-    """What is wrong about the answer."""
+    """What is wrong with the answer, or None."""
     held = connection.execute(LOCKS).fetchone()
     try:
         with connection.transaction():
@@ -193,6 +193,6 @@ def _said(connection: psycopg.Connection, call: Call) -> str | None:
 
 
 def _first_and_last(error: psycopg.Error) -> str:
-    """What was wrong, and in which function; not the statements between."""
+    """What was wrong and in which function, without the statements between."""
     lines = str(error).splitlines()
     return " ... ".join([lines[0], *lines[1:][-1:]])

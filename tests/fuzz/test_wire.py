@@ -1,7 +1,7 @@
-"""Whatever a runner says, its daemon hears messages of a known form or closes the line; and it goes on whatever they hold.
+"""A runner sends anything: its daemon accepts messages of a known form or closes the connection, and goes on.
 
-A result of the right form may still be nonsense inside: manifests that are no manifests, checks that are none. The
-database takes it, or it is told as a failure; the attempt ends in any case, and so does nothing else.
+A result of the right form may still have wrong values: invalid manifests, invalid checks. The database accepts it, or the
+attempt is recorded as failed. In any case the attempt ends, and nothing else does.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.daemon import finisher, service
-from dataflowd.daemon.state import Offer, Running
+from dataflowd.daemon.finisher import Offer
+from dataflowd.daemon.pool import Running
+from dataflowd.daemon.state import Assignment
 from dataflowd.engine.noop import NoopEngine
 from dataflowd.engine.spark import result_of
+from dataflowd.host.settings import Current
 from dataflowd.runner import wire
 from tests.fuzz.words import Speaker, cases
 
@@ -101,7 +104,7 @@ def test_a_result_of_the_right_form_ends_its_attempt_and_nothing_else(
     world: World, settings: Settings
 ) -> None:
     world.job("clean_orders", "raw", ["clean", "sums"])
-    state = service._state(settings, "alpha", NoopEngine(), once=False)
+    state = service.assemble(Current(settings), "alpha", NoopEngine(), Assignment())
     with asyncio.Runner() as loop:
         loop.run(_open(state))
         try:
@@ -128,13 +131,13 @@ async def _tell_one(world: World, state: State, number: int) -> None:
     world.ready("raw", str(number))
     [attempt] = await state.claims.claim(1)
     await _told(state, attempt, result)
-    assert attempt.attempt not in state.running, f"attempt {attempt.attempt} goes on after {result}"
+    assert attempt.attempt not in state.attempts.running, f"attempt {attempt.attempt} goes on after {result}"
 
 
 async def _told(state: State, attempt: Attempt, result: dict[str, Any]) -> None:
-    state.running[attempt.attempt] = Running(attempt)
+    state.attempts.running[attempt.attempt] = Running(attempt)
     offer = Offer(result_of(attempt, result))
-    state.offers.append(offer)
+    state.results.offers.append(offer)
     for _ in range(MOST_TELLS):
-        if offer in state.offers:
+        if offer in state.results.offers:
             await finisher._tell(state, [offer])

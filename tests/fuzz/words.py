@@ -1,8 +1,8 @@
-"""What the fuzzers say: names that the world knows, the hostile corpus, numbers at the edges, and plain noise.
+"""The values of the fuzzers: names that exist, the hostile corpus, numbers at the limits, and random noise.
 
-About half of it is good: a call in which everything is wrong is refused at the first look and shows little. Hypothesis
-draws a number for each case, and the case is made of that number: to draw every value by itself would cost ten times as
-much as to try it. A case that fails is printed with its number; `@example(number)` says it again.
+About half of the values are good: a call with only wrong values is refused at its first check and tests little. Hypothesis
+draws one number for each case, and a random generator makes the case from it: drawing every value by Hypothesis would cost ten
+times as much as running the case. A failed case is printed with its number; `@example(number)` repeats it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ KNOWN = (
 )  # fmt: skip
 EDGES = (0, 1, -1, 2, 10, 2**15, 2**31 - 1, -(2**31), 2**31, 2**63 - 1, -(2**63), 2**63, 10**30)
 FLOATS = (0.5, -0.0, 1e308, -1e308, 5e-324, float("nan"), float("inf"))
-LONGEST = 2000  # larger ones take time, and tests/hostile sends them
+LONGEST = 2000  # longer texts take time; tests/hostile has them
 MADE_UP = 20
 
 
 @dataclass
 class Speaker:
-    """Says one thing after the other, as its number wants it."""
+    """Makes one value after the other from its number."""
 
     number: int
-    forbidden: str = "[\x00\ud800-\udfff]"  # Postgres has no NUL and no half characters
+    forbidden: str = "[\x00\ud800-\udfff]"  # Postgres cannot store a NUL or a surrogate
     talkative: float = 0.5
 
     def __post_init__(self) -> None:
@@ -66,7 +66,7 @@ class Speaker:
         return str(self.one(self._hostile)) if which < 0.85 else self.noise()
 
     def noise(self) -> str:
-        """Any characters, short ones more often."""
+        """A text of any characters; short texts are more frequent."""
         most = self.one((0x7F, 0x7FF, 0xFFFF, 0x10FFFF))
         made = "".join(chr(self.random.randint(0, most)) for _ in range(self.random.randint(0, MADE_UP)))
         return re.sub(self.forbidden, "", made)
@@ -90,7 +90,7 @@ class Speaker:
         return {self.text(): self.json(depth - 1) for _ in range(self.random.randint(0, 3))}
 
     def some_of(self, **sayings: Callable[[], Any]) -> dict[str, Any]:
-        """A table with some of these keys; now and then one that is of another kind, or not known."""
+        """A table with some of these keys; sometimes with a value of another kind, or an unknown key."""
         found = {
             name: (self.json(2) if self.chance(0.1) else say())
             for name, say in sayings.items()
@@ -109,9 +109,9 @@ def _corpus(forbidden: str) -> list[str]:
 
 
 def cases(count: int, try_one: Callable[[int], None]) -> None:
-    """Tries so many numbers, and tells of the first that fails.
+    """Tries so many numbers, and reports the first that fails.
 
-    What a case did to a database outlives it: Hypothesis, which would try it again, hears of the same failure instead.
+    A case changes a database, so it cannot be repeated: when Hypothesis tries it again, the same failure is raised.
     """
     tried, failure = 0, list[BaseException]()
 

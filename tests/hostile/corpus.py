@@ -1,7 +1,7 @@
 """Hostile values, as data. `{root}` is an allowed root, `{outside}` a directory beside it, `{marker}` a file that must not appear.
 
-LOCATIONS and OPTIONS are never acceptable where a location or an option stands. TEXTS are acceptable where free text is
-(a reason, a parameter) and nowhere else. Nothing is taken from a product's exploit: each shows a way to be refused.
+LOCATIONS and OPTIONS must be refused as a location or an option. TEXTS are allowed where free text is allowed (a reason, a
+parameter), and must be refused elsewhere. No value is the exploit of a product: each stands for one reason to refuse.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ LOCATIONS: list[str] = [
     *(f"file:{{root}}/{each}" for each in _TRAVERSALS),
     *(f"file://{{root}}/{each}" for each in _TRAVERSALS),
     *(f"FILE://{{root}}/{each}" for each in _TRAVERSALS),
-    # Patterns: Spark would expand them after the text was checked.
+    # Patterns: Spark expands them after the check of the text.
     "{root}/*", "{root}/?", "{root}/[a-z]", "{root}/{{a,../outside}}", "{root}/{{a,..}}/outside", "{root}/\\../outside", "{root}/\\.\\./outside", "{root}/**", "{root}/l[i]nk", "{root}/l*", "/{{etc,tmp}}", "{root}/{{a,b/../../outside}}", "{root}/a{{dataid,x}}",
     # Links that leave the root.
     "{root}/link", "{root}/link/", "{root}/link/secret.csv", "{root}/./link", "{root}//link", "{root}/chain", "{root}/chain/secret.csv", "{root}/relative", "{root}/relative/secret.csv", "{root}/proc/environ", "file:{root}/link", "file://{root}/link/secret.csv",
     # Beside the root, by text.
-    "{outside}", "{outside}/secret.csv", "{root}x", "{root}-x/a", "{root}.bak", "/", "//", "/etc", "/etc/passwd", "/proc/self/environ", "/proc/self/mem", "/proc/self/fd/0", "/dev/stdin", "/dev/zero", "/dev/tcp/evil.example/80", "/sys", "/var/run/docker.sock", "/root/.ssh/id_rsa", "/tmp", "file:/etc/passwd", "file:///etc/passwd", "file://{outside}",  # noqa: S108 - it is never opened
+    "{outside}", "{outside}/secret.csv", "{root}x", "{root}-x/a", "{root}.bak", "/", "//", "/etc", "/etc/passwd", "/proc/self/environ", "/proc/self/mem", "/proc/self/fd/0", "/dev/stdin", "/dev/zero", "/dev/tcp/evil.example/80", "/sys", "/var/run/docker.sock", "/root/.ssh/id_rsa", "/tmp", "file:/etc/passwd", "file:///etc/passwd", "file://{outside}",  # noqa: S108 - never opened
     # Longer than a path may be.
     "{root}/" + "x" * 256, "{root}/" + "x/" * 3000, "{root}/" + "\u20ac" * 100, "{root}/" + "x" * 1_000_000,
-    # No absolute path, or another host.
+    # A relative path, or another host.
     "etc/passwd", "./x", "~/x", "~root/x", "$HOME/x", "%2e%2e/x", "file:x", "file://localhost/etc", "file://evil.example/share", "file://127.0.0.1{root}", "file:////evil.example/share", "//evil.example/share", "\\\\evil.example\\share", "C:\\Windows", "c:/windows", "", " ", " {root}", "\t{root}", "{root}\n", "{root}/a\nb", "{root}/a\x00b", "{root}/a\x1b[2J", "{root}/\x7f", "{root}/\x85", "{root}/\u2028", "{root}/\ud800",
-    # Other spellings of a place, which somebody takes for another one: Hadoop takes what follows two slashes for a host.
+    # Other spellings, which another program reads as another place: Hadoop reads the text after two slashes as a host.
     "/{root}", "/{root}/data", "//{root}/data", "file:///{root}/data", "file:////{root}/data", "FILE:{root}/data", "File://{root}/data", "s3a://bucket//data/x", "s3a://bucket/./data/x", "s3a://bucket/.//data/x", "S3A://bucket/data/x", "{root}/%2e%2e/outside", "file://{root}/%2E%2E/outside", "{root}/a%2f..%2f..%2foutside", "{root}/%252e%252e/outside", "{root}/data%00", "{root}/..%5coutside",
     "{root}/\uff0e\uff0e/outside", "{root}/\u2024\u2024/outside", "{root}/\u2025/outside", "{root}/data\u2215x", "{root}/data\u2044x", "{root}\uff0fdata", "{root}/\ufe52\ufe52/outside", "{root}/..\uff3coutside", "{root}/\u202eatad", "{root}/da\u200bta", "{root}/\ufeffdata", "{root}/\u2066data", "{root}/\u061cdata",
-    # Schemes that load, fetch, or are not ours.
+    # Schemes that load code, fetch from the network, or are not supported.
     *(f"{scheme}://evil.example/x" for scheme in ("http", "https", "ftp", "sftp", "webhdfs", "swebhdfs", "viewfs", "har", "jdbc", "ldap", "rmi", "gopher", "dict", "ssh", "git", "s3", "s3n", "wasb", "wasbs", "adl", "oss", "cosn", "obs", "o3fs", "ofs", "data", "alluxio", "dbfs", "mem", "tachyon", "nfs", "smb", "kafka", "mongodb", "postgresql", "view-fs", "file+http", "xn--s3a", "s3a2", "S3", "hftp")),
     "jar:file:/tmp/x.jar!/a", "jar:http://evil.example/x.jar!/", "zip:/tmp/x.zip", "jrt:/java.base", "class:java.lang.Runtime", "local:/etc/passwd", "har:///etc", "har://hdfs-evil/x.har", "rawlocal:///etc", "rawfs:/etc", "viewfs:///etc", "javascript:alert(1)", "about:blank", "urn:x", "http:/evil.example", "http:evil.example", "data:text/plain,x", "jdbc:postgresql://evil.example/x", "classpath:/x",
     # Buckets and clusters that are not allowed.
@@ -84,7 +84,7 @@ _LOADING = [
 ]  # fmt: skip
 OPTIONS: list[str] = [*_LOADING]
 
-# (format, option, value): the option is known, and its value would have Spark load a class or look elsewhere.
+# (format, option, value): the option is known, but its value makes Spark load a class or read another place.
 OPTION_VALUES: list[tuple[str, str, object]] = [
     *(
         (kind, option, value)
@@ -106,10 +106,10 @@ FORMATS = ["", "PARQUET", "jdbc:evil", "org.apache.spark.sql.jdbc", "evil.Defaul
 
 HOSTS = [
     "evil.example", "localhost.evil.example", "localhost,evil.example", "evil.example,localhost", "localhost:5432", "localhost:1", "localhost ", " localhost", "localhost\n", "localhost\0", "localhost host=evil.example", "localhost' host='evil.example", "localhost/evil.example", "localhost@evil.example", "evil.example#localhost", "evil.example?localhost",
-    "127.0.0.1", "127.1", "0", "0.0.0.0", "::1", "[::1]", "::ffff:127.0.0.1", "2130706433", "0x7f000001", "017700000001", "localhost.", "LOCALHOST.evil.example", "loc\u0430lhost", "\uff4cocalhost", "localhos\u0442", "/tmp", "/var/run/postgresql", "@abstract", "../tmp", "169.254.169.254", "metadata.google.internal", "postgresql://evil.example", "host=evil.example", "service=evil", "$(hostname)", "`id`", "*", "%", ".",  # noqa: S104, S108 - they are never opened
+    "127.0.0.1", "127.1", "0", "0.0.0.0", "::1", "[::1]", "::ffff:127.0.0.1", "2130706433", "0x7f000001", "017700000001", "localhost.", "LOCALHOST.evil.example", "loc\u0430lhost", "\uff4cocalhost", "localhos\u0442", "/tmp", "/var/run/postgresql", "@abstract", "../tmp", "169.254.169.254", "metadata.google.internal", "postgresql://evil.example", "host=evil.example", "service=evil", "$(hostname)", "`id`", "*", "%", ".",  # noqa: S104, S108 - never opened
 ]  # fmt: skip
 
-# Columns of a connection that reach libpq beside an allowed host: none may change where it goes.
+# Columns of a connection that reach libpq together with an allowed host: none may lead to another host.
 CONNINFO = [
     "host=evil.example", "x host=evil.example", "x' host='evil.example", "x\\' host=\\'evil.example", "postgresql://evil.example/x", "postgres://evil.example", "x hostaddr=203.0.113.1", "x' hostaddr='203.0.113.1", "x service=evil", "x options='-c search_path=evil'", "x sslmode=disable", "x passfile=/etc/passwd", "x sslkey=/etc/passwd", "x?host=evil.example", "x&host=evil.example", "x%27", "x krbsrvname=evil", "x target_session_attrs=any host=evil.example", "x\thost=evil.example", "x\nhost=evil.example", "'", "\\", "''", "x=",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
 """`python -m tests.hostile.siege --seed 7 --rounds 20`: a superuser of the control database against a live host.
 
-A round takes some deeds (see superuser.py) that are chosen by the seed, does each, lets the daemon and some commands meet it,
-and looks for canaries (see stage.py). Then the database is put right, and the daemon has to make a chunk as if nothing had
-been. Exit status 0: nothing was found; 1: something. Each finding comes with the line that plays its round again. `--all`
-takes every deed once; `--only PATTERN` those whose name matches.
+The seed chooses some deeds for each round (see superuser.py). The round does each deed, lets the daemon and some commands work
+on it, and looks for canaries (see stage.py). Then it undoes the deeds, and the daemon must make a chunk as before. Exit status
+0: no finding; 1: findings, each with the command that repeats its round. `--all` does every deed once; `--only PATTERN` those
+whose name matches.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Siege:
         self._deeds = deeds
         self._superuser = Superuser(stage)
         chosen = [deed for deed in self._superuser.deeds() if re.search(only, str(deed))]
-        random.Random(seed).shuffle(chosen)  # noqa: S311 - it has to be the same again
+        random.Random(seed).shuffle(chosen)  # noqa: S311 - must be repeatable
         self._rounds = [chosen[start : start + deeds] for start in range(0, len(chosen), deeds)]
 
     @property
@@ -93,7 +93,7 @@ class Siege:
         return len(self._rounds)
 
     def play(self, number: int) -> list[str]:
-        """One round; what was found in it."""
+        """Plays one round, and returns its findings."""
         chance = random.Random(f"{self._seed} {number}")  # noqa: S311
         found: list[str] = []
         deeds = self._rounds[number % len(self._rounds)]
@@ -104,7 +104,7 @@ class Siege:
             self.tally.deeds += 1
             found += [f"{deed}: {what}" for what in self._meet(chance)]
         self._superuser.undo()
-        # Before the daemon works again: a finding may be in what it was just told.
+        # Look before the daemon works again: its last answer may hold a canary.
         found += self.stage.violations()
         found += self._recovered()
         self.tally.rounds += 1
@@ -114,7 +114,7 @@ class Siege:
         return found
 
     def _meet(self, chance: random.Random) -> list[str]:
-        """The daemon is told that there is something to do, and people look."""
+        """Gives the daemon work, and runs commands as a person would."""
         with suppress(psycopg.Error):
             self.stage.ready()
         with suppress(psycopg.Error):
@@ -129,7 +129,7 @@ class Siege:
         ]
 
     def _recovered(self) -> list[str]:
-        """A daemon may stop, with an error that says why; then it is started again."""
+        """Checks that the daemon works again. It may have stopped with a clear error; then it is started again."""
         try:
             self.stage.work_off()
         except AssertionError as error:
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every deed once")
     parser.add_argument("--replay", type=int, metavar="ROUND", help="only this round")
     arguments = parser.parse_args()
-    # A terminated run still stops what it started, as an interrupted one does.
+    # SIGTERM ends the run as Ctrl-C does, so that it stops its programs.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = arguments.seed if arguments.seed is not None else random.randrange(LARGEST_SEED)  # noqa: S311
     with running_server(TEST_SERVER_SETTINGS) as server, reachable_directory() as directory:

@@ -1,8 +1,8 @@
-"""A host under siege: an allowed root, a directory beside it that nobody may touch, a flow of scripts, a live daemon and
-the command line; and what must not happen there, as canaries that are looked for.
+"""A host under siege: an allowed root, a forbidden directory beside it, a flow of scripts, a live daemon and the command
+line. Canaries show what must not happen.
 
-The script reads whatever location it is told and publishes what it finds, so a location that leads out of the root shows in
-what is published. It prints its password, so an unmasked log shows.
+The script reads any location that it gets and publishes the content, so published data shows a location that leads out of the
+root. The script prints its password, so a log shows if the password is not masked.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tests.fix_daemon import Daemon, daemons, eventually
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-SECRET = "canary-of-the-disk-3f9a"  # noqa: S105 - what it is called
+SECRET = "canary-of-the-disk-3f9a"  # noqa: S105 - the content of a file
 PASSWORD = "canary-of-the-vault-77c1"  # noqa: S105
-FOREIGN = "127.0.0.2"  # an address of this host that is no allowed one
+FOREIGN = "127.0.0.2"  # an address of this host that is not allowed
 MEMORY_MOST = 700 * 1024 * 1024
 CTL_SECONDS = 180
-# Tabs and line ends are no danger.
+# Tabs and line ends are harmless.
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]")
 FLOW = """
 [flow]
@@ -84,7 +84,7 @@ echo 1 > "$shown_location/part.csv"
 LIVE = """#!/bin/sh
 while [ ! -e stop ]; do sleep 0.2; done
 """
-# The words that processes of the daemon may have as their program.
+# The programs that processes of the daemon may run.
 PROGRAMS = re.compile(r"(sh|sleep|head|echo|printf|work\.sh|live\.sh|python[0-9.]*|dataflowd)")
 
 
@@ -111,11 +111,11 @@ class Stage:
 
     @property
     def marker(self) -> Path:
-        """A file that only a command which nobody declared would make."""
+        """A file that only a command outside of the flow file would make."""
         return self.directory / "marker"
 
     def ready(self) -> str:
-        """A fresh chunk for the job `work`; its dataid."""
+        """Registers a fresh chunk for the job `work`, and returns its dataid."""
         self._chunks += 1
         dataid = f"d{self._chunks}"
         path = self.root / "raw" / f"{dataid}.csv"
@@ -126,7 +126,7 @@ class Stage:
         return dataid
 
     def ask(self) -> str:
-        """A fresh chunk for the job that lives until the end; its dataid."""
+        """Registers a fresh chunk for the job that runs until the end, and returns its dataid."""
         self._chunks += 1
         dataid = f"d{self._chunks}"
         self.connection.execute("SELECT dataflow.ready('asked', ARRAY[%s])", [dataid])
@@ -140,7 +140,7 @@ class Stage:
         return row[0] if row else None
 
     def work_off(self) -> str:
-        """One chunk is made, by the rules; its dataid."""
+        """Lets the daemon make one chunk by the rules, and returns its dataid."""
         dataid = self.ready()
 
         def is_made() -> bool:
@@ -155,7 +155,7 @@ class Stage:
         return self.daemon.process.poll() is None
 
     def how_it_ended(self) -> list[str]:
-        """What is wrong with it: it has to say what is the matter, once, with the status of that error."""
+        """Checks how the daemon ended: it must name the error once, and exit with the status of that error."""
         self.stops += 1
         status, died = self.daemon.process.returncode, self.daemon.events("service.died")
         is_clear = len(died) == 1 and "exception" not in died[0] and died[0].get("remedy")
@@ -173,10 +173,10 @@ class Stage:
         self.daemon = self.start()
 
     def ctl(self, *arguments: str) -> list[str]:
-        """Runs a command, and says what is wrong with how it behaved."""
+        """Runs a command, and returns what is wrong with its behaviour."""
         env = {
             "PATH": os.environ["PATH"],
-            "TMPDIR": os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - what everybody falls back to
+            "TMPDIR": os.environ.get("TMPDIR", "/tmp"),  # noqa: S108 - the usual default
             "HOME": str(self.directory),
             "DATAFLOW_DSN": self.dsn,
             "DATAFLOW_DATA_DIR": str(self.settings.data_dir),
@@ -201,7 +201,7 @@ class Stage:
         return found
 
     def violations(self) -> list[str]:
-        """What has happened that must not, whoever owns the database."""
+        """What has happened that no owner of the database may achieve."""
         found = [f"{path} is not what it was" for path in self._changed()]
         if self.marker.exists():
             found.append("a command has run that nobody declared")
@@ -232,7 +232,7 @@ class Stage:
         return sorted(path for path in {*now, *self._before} if now.get(path) != self._before.get(path))
 
     def _texts(self) -> Iterator[tuple[str, str]]:
-        """All that was published, logged or stored."""
+        """All texts that were published, logged or stored."""
         for top in (self.root, self.settings.effective_log_dir):
             for path in top.rglob("*"):
                 if path.is_file() and not path.is_symlink():
@@ -251,7 +251,7 @@ class Stage:
                 yield f"the table {table}", word if row and row[0] else ""
 
     def _processes(self) -> Iterator[str]:
-        """Of the daemon and all below it: what they are, and who has the password."""
+        """Checks the daemon and all its descendants: their programs, and which of them have the password."""
         for pid in processes.below(self.daemon.pid):
             with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -266,7 +266,7 @@ class Stage:
 
 
 class ForeignHost:
-    """Listens where nobody has reason to go, and counts who comes."""
+    """Listens on an address that is not allowed, and counts the connections."""
 
     def __init__(self) -> None:
         self.met = 0
@@ -276,7 +276,7 @@ class ForeignHost:
         self._thread.start()
 
     def close(self) -> None:
-        # A blocked accept is not woken by close.
+        # close does not wake a blocked accept.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
@@ -291,7 +291,7 @@ class ForeignHost:
 
 @contextmanager
 def opened(dsn: str, directory: Path) -> Iterator[Stage]:
-    """With some chunks made and one attempt alive."""
+    """The stage, with some chunks made and one attempt running."""
     with ExitStack() as stack:
         settings = Settings(
             dsn=SecretStr(dsn), data_dir=directory / "dataflowd", flows=[directory / "flow.toml"]
@@ -349,7 +349,7 @@ def _furnish(directory: Path, settings: Settings, connection: psycopg.Connection
 
 
 def _tree(top: Path) -> dict[str, tuple[object, ...]]:
-    """All that a change would change; reading changes nothing of it."""
+    """The state of a directory tree, which any change would alter and reading does not."""
     found: dict[str, tuple[object, ...]] = {}
     for path in (top, *top.rglob("*")):
         about = path.lstat()

@@ -1,7 +1,7 @@
-"""What a superuser of the control database does to it: any column gets hostile values, any function another body.
+"""Deeds of a superuser of the control database: any column gets hostile values, any function another body.
 
-Each deed is enumerated from the catalogue, so that a new column or function is attacked without a word here, and each is
-undone, so that a round begins with a database that is as it was.
+The deeds are enumerated from the catalogue, so that a new column or function is attacked without a change here. Each deed is
+undone, so that every round begins with the same database.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 LARGE = 10_000_000
 MANY = 3000
-DEEP = 1500  # Postgres stores it; parsers that recurse break
+DEEP = 1500  # levels of JSON: Postgres stores it, and recursive parsers fail on it
 COLUMN_WAYS = ("values", "null", "large")
-ROW_WAYS = 3  # several columns at once: one alone may be refused for want of another
+ROW_WAYS = 3  # change several columns at once: a constraint may refuse a change of one alone
 FUNCTION_WAYS = ("values", "texts", "nulls", "none", "many", "error", "large")
 KEPT = "__kept"
 _CALLED = re.compile(r"dataflow\.(_?[a-z_]+)\(")
@@ -92,7 +92,7 @@ class Superuser:
         self._keep_tables()
 
     def deeds(self) -> list[Deed]:
-        """All of them, in the order of their names."""
+        """All deeds, in the order of their names."""
         columns = [
             Deed("column", f"{table}.{column}", way)
             for table, column, _ in self._columns()
@@ -105,7 +105,7 @@ class Superuser:
         return [*columns, *rows, *functions]
 
     def do(self, deed: Deed, chance: random.Random) -> bool:
-        """False: the database itself refuses it."""
+        """Does the deed. False: the database itself refuses it."""
         try:
             with self._connection.transaction():
                 if deed.kind == "column":
@@ -123,7 +123,7 @@ class Superuser:
         return True
 
     def undo(self) -> None:
-        """Whoever works meanwhile may be in the way for a moment."""
+        """Undoes the deed. Tries again if another session holds a lock for a moment."""
         for _ in range(20):
             with (
                 suppress(psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable),
@@ -248,7 +248,7 @@ class Superuser:
         return chance.choice(self._texts if chance.random() < 0.8 else self._locations)
 
     def _document(self, way: str, function: str, chance: random.Random) -> str:
-        """For an order, a good one with one thing in it replaced; else whatever JSON can be."""
+        """For a work order: a good one with one value replaced. Otherwise any JSON."""
         if way == "large":
             return json.dumps({"a": "x" * LARGE})
         if (
@@ -296,7 +296,7 @@ class Superuser:
         return found
 
     def _list_functions(self) -> dict[str, tuple[str, bool, list[tuple[str, str]]]]:
-        """Those that our programs call: name(arguments' types) -> arguments, whether it returns rows, their columns."""
+        """The functions that our programs call: name(types) -> arguments, whether it returns rows, and their columns."""
         called = {name for query in sqlfiles.query_names() for name in _CALLED.findall(sqlfiles.query(query))}
         rows = self._connection.execute(
             "SELECT p.proname || '(' || oidvectortypes(p.proargtypes) || ')', pg_get_function_arguments(p.oid), p.proretset,"
@@ -316,7 +316,7 @@ class Superuser:
         }
 
     def _drop_rules(self) -> None:
-        """A superuser who wants other values drops what forbids them. Keys stay: our functions need them to work at all."""
+        """Drops the constraints that forbid other values. Keys stay, because our functions do not work without them."""
         statements = self._connection.execute(
             "SELECT format('ALTER TABLE %s DROP CONSTRAINT %I CASCADE', conrelid::regclass, conname) FROM pg_constraint"
             " WHERE connamespace = 'dataflow'::regnamespace AND contype IN ('c', 'f') AND conrelid <> 0 AND conparentid = 0"
@@ -340,7 +340,7 @@ class Superuser:
 
 
 def _places(document: Any) -> Sequence[tuple[Any, Any]]:
-    """Every place in a document: what holds it, and where."""
+    """Every place in a document: the container, and the key or index in it."""
     pairs = (
         document.items()
         if isinstance(document, dict)

@@ -1,8 +1,10 @@
-"""Functions of the database that answer something else than they should: the daemon says so, and works on when they are right again."""
+"""Functions of the database return wrong answers: the daemon logs it, and goes on when they are right again."""
 
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 CLAIMED = "TABLE (attempt {0}, token text, jobid text, dataid text, number integer, tag text, inputs jsonb, params jsonb, timeout_seconds double precision)"
 NINES = "9" * 5000
-# The function with the types of its arguments, what its twin returns, and the twin's body.
+# The function with the types of its arguments; the result type and the body of the twin that replaces it.
 TWINS = {
     "a claim of what is no number": (
         "claim_within(text, uuid, integer, text[], integer)",
@@ -113,13 +115,13 @@ def _is_asked(stage: Stage, before: int) -> bool:
 
 
 def _calls(stage: Stage) -> int:
-    """How often twins were called; a sequence counts also what is rolled back."""
+    """How often the twins were called. A sequence also counts calls that were rolled back."""
     row = stage.connection.execute("SELECT last_value FROM public.asked").fetchone()
     return int(row[0]) if row else 0
 
 
 def test_a_daemon_whose_session_was_forgotten_goes_on(dsn: str, tmp_path: Path) -> None:
-    """As after a restore of a backup, or by a hand."""
+    """The daemon's row is gone, as after the restore of a backup or a manual change."""
     with opened(dsn, tmp_path) as stage:
         stage.connection.execute("UPDATE dataflow.daemon SET session_pid = 1")
         stage.work_off()
@@ -138,7 +140,65 @@ def test_every_call_of_a_daemon_has_a_form_for_its_answer() -> None:
     assert len(called) > 20
 
 
-@pytest.mark.parametrize("rows", [[(1, "ab", "work", "d1", 1, "tag", {}, {}, float("nan"))], [(1,)], [()]])
-def test_a_claim_that_is_none_is_refused(rows: list[tuple[object, ...]]) -> None:
-    with pytest.raises(answers.WrongAnswerError, match="daemon_claim"):
+CLAIM: dict[str, object] = {
+    "attempt": 1,
+    "token": "ab",
+    "jobid": "work",
+    "dataid": "d1",
+    "number": 1,
+    "tag": "tag",
+    "inputs": {},
+    "params": {},
+    "timeout": None,
+}
+WRONG_CLAIMS: list[dict[str, object]] = [
+    {"attempt": True},
+    {"attempt": -1},
+    {"attempt": 1 << 63},
+    {"token": "x"},
+    {"token": None},
+    {"jobid": "../work"},
+    {"jobid": "work\n"},
+    {"dataid": "../d1"},
+    {"tag": "a b"},
+    {"inputs": []},
+    {"params": None},
+    {"timeout": float("nan")},
+    {"timeout": -1.0},
+    {"timeout": True},
+    {"timeout": "1"},
+]
+
+
+@pytest.mark.parametrize("changes", WRONG_CLAIMS, ids=str)
+def test_a_claim_that_is_none_is_refused(changes: dict[str, object]) -> None:
+    answers.check("daemon_claim", [tuple(CLAIM.values())])
+    column = [*CLAIM].index(min(changes)) + 1
+    with pytest.raises(answers.WrongAnswerError, match=f"daemon_claim has in column {column} "):
+        answers.check("daemon_claim", [tuple((CLAIM | changes).values())])
+
+
+@pytest.mark.parametrize("rows", [[(1,)], [()], [(*CLAIM.values(), 1)], [tuple(CLAIM.values())] * 257])
+def test_claims_with_other_rows_or_columns_are_refused(rows: list[tuple[object, ...]]) -> None:
+    with pytest.raises(answers.WrongAnswerError, match=r"daemon_claim has .*(rows|columns)"):
         answers.check("daemon_claim", rows)
+
+
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "moment", [NOW.replace(tzinfo=None), NOW.replace(year=9500), NOW.replace(year=1), "now"]
+)
+def test_a_moment_that_no_clock_shows_is_refused(moment: object) -> None:
+    answers.check("daemon_renew", [(NOW,)])
+    with pytest.raises(answers.WrongAnswerError):
+        answers.check("daemon_renew", [(moment,)])
+
+
+@pytest.mark.parametrize("number", [True, "1", None, float("inf"), Decimal("NaN"), Decimal("1e400")])
+def test_a_number_that_cannot_be_counted_with_is_refused(number: object) -> None:
+    for right in (1, 0.5, Decimal("1.5")):
+        answers.check("daemon_look", [(right, 1, None, False)])
+    with pytest.raises(answers.WrongAnswerError):
+        answers.check("daemon_look", [(number, 1, None, False)])

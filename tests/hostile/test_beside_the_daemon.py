@@ -1,4 +1,4 @@
-"""Job code that turns against its daemon: its memory, its environment, the way into its database, the key."""
+"""Job code attacks its daemon: its memory, its environment, its database, the private key."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ CANARY = "canary-of-the-dsn"
 REFUSED = {"EACCES", "EPERM"}
 SPARK_SECONDS = 240.0
 IS_ROOT = os.geteuid() == 0
-JOBS_USER = "daemon"  # every Linux has it, and it owns nothing of ours
-README = Path(__file__).parents[2] / "README.md"
+JOBS_USER = "daemon"  # every Linux has this user, and it owns nothing of ours
+SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can run jobs as another user")
 
-# What a job tries, and what it gets: the number of an error, or what it has read.
+# What the job tries; for each attack it reports an error number, or what it has read.
 ATTACK = r"""
 import ctypes, errno, json, os, re, socket, struct
 daemon, scratch = os.getppid(), os.path.dirname(os.environ["DATAFLOW_REPORT"])
@@ -110,7 +110,7 @@ def told(log_dir: Path) -> dict[str, Any]:
 def test_secrets_leave_the_environment_of_a_running_daemon(
     shop: Shop, start_daemon: StartDaemon, dsn: str
 ) -> None:
-    """Also that which /proc shows, and SIGHUP still finds them."""
+    """They also leave the block that /proc shows. After a SIGHUP the daemon still has them."""
     shop.job("true")
     secret = conninfo.make_conninfo(dsn, password=CANARY)
     daemon = start_daemon(env={"DATAFLOW_DSN": secret, "PGPASSWORD": CANARY})
@@ -162,7 +162,7 @@ def test_a_job_of_the_daemons_own_user_reads_nothing_of_its_process(
 
 @pytest.fixture
 def embedded_host() -> Iterator[dict[str, str]]:
-    """The settings of a host whose database is the embedded one, with a job that attacks and its chunk."""
+    """The settings of a host with the embedded database, and with a ready chunk for a job that attacks."""
     with reachable_directory() as directory:
         data_dir = directory / "dataflowd"
         env = {"DATAFLOW_DATA_DIR": str(data_dir), "HOME": str(directory), "DATAFLOW_HTTP_PORT": "0"}
@@ -204,7 +204,7 @@ def test_a_job_of_runner_user_gets_neither_at_the_daemon_nor_at_its_database(
 
 
 def made_by_release_0_1(data_dir: Path) -> Path:
-    """A cluster that trusts whoever reaches its socket; the rules of such a one."""
+    """Makes a cluster as release 0.1 did, which trusts every client of its socket, and returns its pg_hba.conf."""
     postgres.ensure_running(data_dir)
     rules = data_dir / "postgres" / "data" / "pg_hba.conf"
     text = rules.read_text(encoding="utf-8")
@@ -260,7 +260,7 @@ def test_a_move_that_was_cut_off_is_completed_and_a_lost_password_is_explained()
 
 
 def test_a_directory_that_the_servers_account_names_is_not_removed(tmp_path: Path) -> None:
-    """postmaster.pid is written by that account, which is less than root."""
+    """The server's account writes postmaster.pid, and root must not trust it."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "kept").touch()
@@ -341,8 +341,8 @@ def test_with_runner_user_and_a_closed_database_the_doctor_finds_every_row_kept(
             postgres.stop(data_dir)
 
 
-def test_the_doctors_rows_are_those_of_the_readme() -> None:
-    text = README.read_text(encoding="utf-8")
+def test_the_doctors_rows_are_those_of_the_page() -> None:
+    text = SECURITY.read_text(encoding="utf-8")
     table = text[text.index("| who can | achieves |") :].split("\n\n", 1)[0].splitlines()[2:]
     assert [line.split("|")[1].strip() for line in table] == list(ROWS)
 
@@ -385,7 +385,7 @@ reuse = {reuse}
 def test_a_spark_job_of_runner_user_opens_passwords_by_a_key_that_stays_roots(
     connection: psycopg.Connection, dsn: str, settings: Settings, reuse: int
 ) -> None:
-    """Warm, and as a spark-submit of its own."""
+    """In a warm runner, and as a spark-submit of its own."""
     require_python_of(JOBS_USER)
     with reachable_directory() as directory, daemons(dsn, directory / "flow.toml", directory) as start:
         flows, key = directory / "flow.toml", directory / "dataflowd" / "key"
@@ -406,7 +406,7 @@ def test_a_spark_job_of_runner_user_opens_passwords_by_a_key_that_stays_roots(
             env={"DATAFLOW_RUNNER_USER": JOBS_USER, "DATAFLOW_MASTER": "local[1]"},
         )
         assert daemon.ended(SPARK_SECONDS) == EXIT["FAILED"]
-        # It has come to its end, and has written nothing.
+        # The script has ended and has written nothing.
         assert connection.execute("SELECT code FROM dataflow.attempt").fetchall() == [("NO_OUTPUT",)]
         assert (directory / "attack.py.tried").read_text(encoding="utf-8") == "PermissionError"
         assert key.stat().st_uid == 0

@@ -1,4 +1,4 @@
-"""The owner of the database rewrites where datasets are. The host's flow files say otherwise, and they count."""
+"""The owner of the database changes where datasets are. The host refuses, because its flow files say otherwise."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dataflowd import flow
 from dataflowd.engine.orders import Orders
 from dataflowd.flow.loaded import Declared
 from dataflowd.host import keyfile, seal
+from dataflowd.host.settings import Current
 from dataflowd.model.attempt import Attempt
 from dataflowd.model.faults import AttemptError
 from tests.fix_daemon import daemons
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tests.fix_postgres import RunCtl
     from tests.fix_world import World
 
-SECRET = "opened-by-the-job-alone"  # noqa: S105 - it is this test's own
+SECRET = "opened-by-the-job-alone"  # noqa: S105 - used in this test only
 FLOW = """
 [flow]
 name = "steal"
@@ -51,7 +52,7 @@ command = ["./steal.sh"]
 inputs = ["raw", "bank"]
 outputs = ["clean", "fixed"]
 """
-# What is told to it, it keeps, and publishes what it was told to read.
+# The script stores its environment, and publishes the content of its input.
 SCRIPT = """#!/bin/sh
 env > "{kept}"
 cp "$raw_location" "$clean_location/part-1.csv"
@@ -112,7 +113,7 @@ class Host:
 
     def order(self, attempt: Attempt, declared: Declared) -> Order:
         async def ask() -> Order:
-            orders = Orders(self.settings)
+            orders = Orders(Current(self.settings))
             try:
                 return (await orders.ordered(attempt, declared)).order
             finally:
@@ -127,7 +128,7 @@ class Host:
         return refused.value
 
     def rewrite(self, statement: LiteralString, *parameters: Any) -> None:
-        """As its owner does, without our rules."""
+        """Changes rows as the owner of the database can, without our triggers."""
         self.world.as_framework("ALTER TABLE dataflow.dataset DISABLE TRIGGER USER")
         self.world.do(statement, *parameters)
 
@@ -182,7 +183,7 @@ def _shown(value: Any) -> str:
 
 
 def test_a_function_that_the_owner_has_replaced_sends_no_output_elsewhere(host: Host) -> None:
-    """Each may return anything: the directory that an attempt writes is the flow file's, too."""
+    """A replaced function may return anything. The flow file also decides the directory that an attempt writes."""
     declared, attempt = Declared(host.settings), host.claim()
     host.world.as_framework(
         "CREATE OR REPLACE FUNCTION dataflow._written_to(d dataflow.dataset) RETURNS text LANGUAGE sql STABLE "
@@ -204,7 +205,7 @@ def test_a_function_that_the_owner_has_replaced_sends_no_output_elsewhere(host: 
     ],
 )
 def test_the_database_says_nothing_that_is_the_hosts_to_say(host: Host, said: LiteralString) -> None:
-    """An attempt that is a trial would publish a sample in the place of the whole."""
+    """For example, an attempt as a trial would publish a sample instead of the whole chunk."""
     declared, attempt = Declared(host.settings), host.claim()
     host.world.as_framework(
         "CREATE OR REPLACE FUNCTION dataflow.work_order(attempt bigint, token uuid) RETURNS jsonb LANGUAGE sql STABLE "
@@ -226,7 +227,7 @@ def test_a_job_reads_and_writes_no_more_than_its_flow_file_says(host: Host) -> N
 
 
 def test_a_file_counts_as_it_was_read_or_as_it_lies_there(host: Host) -> None:
-    """A daemon is told to reload after `apply`, if at all: until then the new file has to do."""
+    """After `apply` a daemon may not have been reloaded yet: until then the new file on the disk counts too."""
     declared, attempt = Declared(host.settings), host.claim()
     moved = FLOW.replace("{root}/raw", "{root}/moved")
     host.write(moved)
@@ -234,7 +235,9 @@ def test_a_file_counts_as_it_was_read_or_as_it_lies_there(host: Host) -> None:
     host.apply()
     assert host.order(attempt, declared)  # applied, not reloaded
     host.write(moved.replace("[job.steal]", "[job.steal"))
-    assert "raw/{dataid}.csv' in the file" in host.refused(attempt, declared).message  # it cannot be read
+    assert (
+        "raw/{dataid}.csv' in the file" in host.refused(attempt, declared).message
+    )  # the file cannot be read
     host.write(FLOW.replace("{root}/raw", "{root}/elsewhere"))
     said = host.refused(attempt, declared).message
     assert "elsewhere/{dataid}.csv' in the file and" in said
@@ -244,7 +247,7 @@ def test_a_file_counts_as_it_was_read_or_as_it_lies_there(host: Host) -> None:
 
 
 def test_a_configuration_counts_from_the_moment_when_it_was_applied(host: Host) -> None:
-    """A chunk that is made with it is not stale for it, though no daemon was told to reload."""
+    """A chunk that is made with the new configuration is not stale, even if no daemon was reloaded."""
     declared, attempt = Declared(host.settings), host.claim()
     before = host.order(attempt, declared)
     host.write(FLOW.replace("[job.steal]", "[job.steal]\nquarantine = 0.25"))
@@ -255,7 +258,7 @@ def test_a_configuration_counts_from_the_moment_when_it_was_applied(host: Host) 
     applied = host.world.value("SELECT config_hash FROM dataflow.job WHERE jobid = 'steal'")
     assert before.config_hash != after.config_hash == applied
     host.write(FLOW)
-    mixed = host.order(attempt, declared)  # what was applied is nowhere to be read
+    mixed = host.order(attempt, declared)  # no file has the applied configuration
     assert mixed.quarantine is None
     assert mixed.config_hash not in {before.config_hash, after.config_hash}
 
@@ -269,7 +272,7 @@ def outside(host: Host) -> str:
 
 
 def sealed(host: Host, hostname: str) -> str:
-    """The operator was led to seal it again, for the host that stands in the row now."""
+    """An operator was tricked into sealing the password again, for the host that is in the row now."""
     key = seal.generate(seal.PLAIN)
     keyfile.add(host.settings.data_dir / "key", [keyfile.line(key)])
     return seal.seal(SECRET, key.public, seal.Binding("bank", "etl", hostname, "bank"))
@@ -291,7 +294,7 @@ def test_a_daemon_gives_a_script_no_file_outside_the_roots(host: Host) -> None:
 def test_a_script_without_a_flow_file_gets_no_file_outside_the_roots(
     host: Host, run_ctl: RunCtl, kind: str
 ) -> None:
-    """No file of the host says what the dataset is: the roots do, whatever its format."""
+    """No file of the host declares the dataset, so the allowed roots limit it, whatever its format."""
     host.rewrite(
         "UPDATE dataflow.dataset SET format = %s, location = %s WHERE datasetid = 'raw'", kind, outside(host)
     )
@@ -321,7 +324,7 @@ def test_a_script_without_a_flow_file_gets_no_password_beside_a_foreign_host(
 
 
 def test_a_script_without_a_flow_file_gets_no_connection_string(host: Host, run_ctl: RunCtl) -> None:
-    """`psql -h "$bank_hostname" -d "$bank_database"` would go to the host that the string names."""
+    """`psql -h "$bank_hostname" -d "$bank_database"` would connect to the host in that string."""
     host.rewrite("UPDATE dataflow.dataset SET database = 'host=evil.example' WHERE datasetid = 'bank'")
     host.file.unlink()
     run_ctl("run", str(host.file.parent / "steal.sh"))

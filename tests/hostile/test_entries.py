@@ -1,4 +1,4 @@
-"""Hostile values at the doors that people and scripts use: SQL, the command line, flow files. Refused, or kept as plain text."""
+"""Hostile values in the inputs of people and scripts: SQL, the command line, flow files. Refused, or stored as plain text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.fix_world import World
 
 DAY = "2026-01-01"
-# Each gets one hostile text in one place.
+# Each statement gets one hostile text in one place.
 AS_DATAID: list[LiteralString] = [
     "SELECT dataflow.ready('raw', %s::text)",
     "SELECT dataflow.ready('raw', ARRAY['2026-01-02', %s])",
@@ -57,7 +57,7 @@ AS_NAME: list[LiteralString] = [
     "SELECT dataflow.seal('raw', %s)",
     "SELECT dataflow.preview_order(%s, '2026-01-01')",
 ]
-# A pattern or a free text: accepted, and nothing happens by it.
+# Patterns and free texts are accepted and have no effect.
 AS_TEXT: list[LiteralString] = [
     "SELECT * FROM dataflow.resubmit(jsonb_build_object('dataid', 'no' || %s::text))",
     "SELECT * FROM dataflow.chunks('raw', pattern => 'no' || %s::text)",
@@ -68,11 +68,11 @@ AS_TEXT: list[LiteralString] = [
 ]
 UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]")
 STRIDE = 4  # each text goes through every fourth statement, each statement sees every fourth text
-OUR_STATES = ("DF", "22", "23")  # our own words, a value that is none of its type, a broken rule
+OUR_STATES = ("DF", "22", "23")  # our own errors, invalid values, violated constraints
 
 
 def _storable() -> list[str]:
-    """Postgres has no NUL and no half characters: the driver refuses them. A megabyte a statement would only take time."""
+    """Whether the driver can send the text: no NUL, no half character. Very long texts are left out to save time."""
     found = [text for text in corpus.texts("/nowhere/marker") if not re.search("[\x00\ud800-\udfff]", text)]
     return [text for text in found if len(text) < 100_000]
 
@@ -99,7 +99,7 @@ def test_no_text_does_more_in_sql_than_a_text_can(pipeline: World) -> None:
 
 
 def _said(world: World, statement: LiteralString, text: str) -> psycopg.Error | None:
-    """In a transaction that is taken back: what a good dataid among them would do is no matter here."""
+    """Runs a statement and rolls it back, because a valid dataid among the values would have an effect."""
     with world.connection.transaction(force_rollback=True):
         try:
             with world.connection.transaction():
@@ -129,7 +129,7 @@ def test_a_reason_is_kept_as_it_is_and_shown_without_steering_the_terminal(
 
 
 def test_only_our_own_colours_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a stored text nor a job's log steers it."""
+    """Neither a stored text nor a job's log can control it."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     ours, theirs = os.openpty()
     tty.setraw(theirs)
@@ -176,7 +176,7 @@ def test_the_command_line_refuses_in_one_error_and_changes_nothing(
 
 
 def _flow(values: dict[str, dict[str, Any]]) -> str:
-    """A dataset for each; JSON's strings are TOML's but for DEL."""
+    """A flow with one dataset for each text. JSON strings are valid in TOML, except for DEL."""
     lines = ["[flow]", 'name = "hostile"']
     for name, columns in values.items():
         lines += [f"[dataset.{name}]", 'format = "csv"']
@@ -197,7 +197,7 @@ def _mistakes(path: Path, text: str, settings: Settings) -> set[int]:
 
 
 def test_a_flow_file_has_no_location_outside_the_roots(tmp_path: Path) -> None:
-    """Links are not seen here: the file may be checked on another host than the one that runs it."""
+    """Links are not checked here: a flow file may be checked on another host than the one that runs it."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     settings = Settings(data_dir=tmp_path, root=str(root), allowed_roots=[str(root), "s3a://bucket/data"])
     lexical = [
@@ -236,7 +236,7 @@ def test_a_flow_file_gives_spark_no_hostile_option(tmp_path: Path) -> None:
 
 
 def test_what_a_dataset_says_of_itself_reaches_the_order_as_data(pipeline: World) -> None:
-    """Whoever writes the row writes data: what the database hands on is judged by the host (see test_orders)."""
+    """The database passes the values of a row on as data; the host checks them (see test_orders)."""
     for text in _storable()[::10]:
         pipeline.as_framework("ALTER TABLE dataflow.dataset DISABLE TRIGGER USER")
         pipeline.do(

@@ -1,4 +1,4 @@
-"""A data file names a user-defined type in its footer. Spark's Python would import the module that the name begins with."""
+"""A data file names a user-defined type in its footer. PySpark would import the module of that type."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def work(ctx: Context) -> None:
 
 @pytest.fixture
 def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory of modules, as a flow's is: `canary` and `harmless.canary` leave a marker when they are imported."""
+    """A directory of modules as in a flow. `canary` and `harmless.canary` leave a marker when they are imported."""
     place = tmp_path / "code"
     (place / "harmless").mkdir(parents=True)
     (place / "harmless" / "__init__.py").write_text("")
@@ -72,7 +72,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def write(directory: Path, name: str, file: str = "part-1.parquet") -> str:
-    """A Parquet file whose footer says that its column is of this type."""
+    """Writes a Parquet file whose footer gives its column this type."""
     directory.mkdir(parents=True, exist_ok=True)
     noted = {SPARK_SCHEMA_KEY: json.dumps(schema(name)).encode()}
     parquet.write_table(pa.table({"a": [1, 2]}).replace_schema_metadata(noted), directory / file)
@@ -107,7 +107,7 @@ def refused(found: dict[str, Any], root: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["canary.Evil", "harmless.canary", "harmless.canary.Evil", "canary."])
 @pytest.mark.usefixtures("code")
 def test_a_footer_has_no_module_imported(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """A name whose module is imported already could have Python import a module below it."""
+    """If the module of a name is already imported, Python could still import a module below it."""
     import harmless  # type: ignore[import-not-found]  # noqa: F401, PLC0415
 
     found = run(order(tmp_path, write(tmp_path / "raw", name)), spark)
@@ -117,7 +117,7 @@ def test_a_footer_has_no_module_imported(spark: SparkSession, tmp_path: Path, na
 
 @pytest.mark.usefixtures("code")
 def test_nor_where_spark_itself_looks_for_the_schema(spark: SparkSession, tmp_path: Path) -> None:
-    """With options, of several places, and in a file beside the data that no listing shows."""
+    """With options, with several locations, and in a hidden file beside the data."""
     for name in ("one", "two"):
         write(tmp_path / name, "canary.Evil")
     spark.range(2).write.parquet(str(tmp_path / "clean"))

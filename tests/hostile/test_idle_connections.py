@@ -1,4 +1,4 @@
-"""Somebody who reaches the health port opens connections and says nothing, or very little. The daemon works on."""
+"""A client of the health port opens connections and sends nothing, or very little. The daemon goes on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _connect(daemon: Daemon) -> socket.socket:
 
 
 def _sockets(daemon: Daemon) -> int:
-    """Connections to the health port that the daemon holds."""
+    """The daemon's open connections of the health port."""
     port = f":{daemon.port:04X}"
     established = {
         fields[9]
@@ -50,7 +50,7 @@ def test_silent_connections_and_a_low_file_limit_stop_neither_the_daemon_nor_its
         for number in range(SILENT):
             client = opened.enter_context(closing(_connect(daemon)))
             if number % 3 == 0:
-                with suppress(OSError):  # its place may be another's by now
+                with suppress(OSError):  # the daemon may have closed it by now
                     client.sendall(b"GET /hea")
         assert _sockets(daemon) <= FEW_FILES // health.FILES_SHARE
         assert daemon.get("/health/live")[0] == 200
@@ -64,7 +64,7 @@ def test_silent_connections_and_a_low_file_limit_stop_neither_the_daemon_nor_its
 
 
 def test_a_request_that_comes_byte_by_byte_ends_in_time(shop: Shop, start_daemon: StartDaemon) -> None:
-    """Counted from the accept: each byte makes no new term."""
+    """The time counts from the accept; a new byte does not extend it."""
     shop.job("true")
     daemon = start_daemon()
     with closing(_connect(daemon)) as client:
@@ -88,7 +88,7 @@ def test_a_daemon_without_a_file_left_goes_on_when_there_are_some(
     daemon = start_daemon()
     assert daemon.get("/health/live")[0] == 200
     before = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    used = max(int(name) for name in os.listdir(f"/proc/{daemon.pid}/fd")) + 1  # noqa: PTH208 - names are what is wanted
+    used = max(int(name) for name in os.listdir(f"/proc/{daemon.pid}/fd")) + 1  # noqa: PTH208 - only the names are needed
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (used, before[1]))
     with ExitStack() as opened:
         for _ in range(connections):

@@ -1,4 +1,4 @@
-"""A job that is an enemy: of its attempt, of its siblings, of its daemon. What it says and leaves behind is only data."""
+"""A hostile job attacks its attempt, other attempts and its daemon. Its reports and its files are treated as data only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dataflowd.host.settings import Settings
     from tests.fix_postgres import RunCtl
 
-SECRET = "canary-of-the-disk-3f9a"  # noqa: S105 - what it is called
+SECRET = "canary-of-the-disk-3f9a"  # noqa: S105 - the content of a file
 NOBODY = "nobody"
 FLOW = """
 [flow]
@@ -74,7 +74,7 @@ class Enemies:
         self.connection.execute("SELECT dataflow.ready('raw', ARRAY[%s])", [dataid])
 
     def ended(self, job: str = "attack", dataid: str = "1") -> dict[str, Any]:
-        """The last attempt of a run, once it has ended."""
+        """Waits for the end of a run's last attempt, and returns the attempt."""
 
         def look() -> dict[str, Any] | None:
             row = self.connection.execute(
@@ -106,7 +106,7 @@ def enemies(
 
 
 def test_what_a_job_has_started_ends_with_it(enemies: Enemies) -> None:
-    """It ignores every signal that can be ignored, and its parents have gone."""
+    """The process ignores every signal that can be ignored, and its parents have ended."""
     enemies.attack(
         "stubborn = 'trap \"\" HUP INT TERM; echo $$ >> pids; while :; do sleep 1; done'\n"
         "for _ in range(5):\n"
@@ -230,7 +230,7 @@ def test_a_job_that_destroys_its_own_places_harms_no_sibling(enemies: Enemies) -
 def foreign_user(
     dsn: str, settings: Settings, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Enemies]:
-    """Jobs run as nobody, in a directory that nobody can reach."""
+    """Jobs run as the user `nobody`, in a directory that this user can reach."""
     with reachable_directory() as directory:
         monkeypatch.chdir(directory)
         ours = settings.model_copy(update={"data_dir": directory / "dataflowd"})

@@ -1,4 +1,4 @@
-"""A job inside a runner that speaks for another attempt: over its own runner's socket, and at the sockets of others."""
+"""A job inside a runner pretends to be another attempt: over its own runner's socket, and over the sockets of others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from dataflowd.host.settings import Settings
 
-# Other configuration, another runner.
+# Another configuration, so that it gets another runner.
 FLOW = """
 [flow]
 name = "enemies"

@@ -1,4 +1,4 @@
-"""Whoever owns the control database offers a key of their own, or another host, and gets no password for it."""
+"""The owner of the control database offers a key of their own, or another host, and gets no password."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WITHOUT_PORT = "dataflowd-sealed-v1.x25519.acfc31418dfc4a8f0e69309004f9e712.PU8A
 
 @pytest.fixture
 def known(tmp_path: Path) -> Path:
-    """Where this test's user has keys remembered."""
+    """The known_keys of this test's user."""
     return tmp_path / ".config" / "dataflowd" / "known_keys"
 
 
@@ -58,7 +58,7 @@ def opened(connection: psycopg.Connection, settings: Settings) -> dict[str, str]
 
 
 def slipped_in(connection: psycopg.Connection) -> seal.PrivateKey:
-    """A key of the attacker's, which the database calls the newest for ever."""
+    """Inserts a key of the attacker, which the database always names as the newest."""
     key = seal.generate(seal.PLAIN)
     connection.execute(
         "INSERT INTO dataflow.key (keyid, suite, public_key, created) VALUES (%s, %s, %s, now() + interval '1 year')",
@@ -96,7 +96,7 @@ def test_rotation_seals_nothing_with_a_key_whose_private_half_is_elsewhere(
 def test_rotation_does_not_go_back_to_a_key_that_was_given_up(
     run_ctl: RunCtl, connection: psycopg.Connection, settings: Settings
 ) -> None:
-    """The old key has leaked: that is why it was replaced. Its private half is still in the file, for backups."""
+    """The old key was replaced because it had leaked. Its private half is still in the file, for backups."""
     leaked = generated(run_ctl)
     assert run_ctl("seal", "orders", stdin=SECRET).returncode == 0
     assert run_ctl("key", "rotate").returncode == 0
@@ -117,7 +117,7 @@ def test_rotation_does_not_go_back_to_a_key_that_was_given_up(
 def test_a_key_that_the_database_lost_does_not_come_back_as_a_new_one(
     run_ctl: RunCtl, connection: psycopg.Connection, settings: Settings
 ) -> None:
-    """The key has leaked to the owner of the database, who wants it to stay: rotation has to make another."""
+    """The key has leaked to the owner of the database, who wants it to stay in use. Rotation must make a new key."""
     leaked = generated(run_ctl)
     assert run_ctl("seal", "orders", stdin=SECRET).returncode == 0
     connection.execute("DELETE FROM dataflow.key")
@@ -131,7 +131,7 @@ def test_a_key_that_the_database_lost_does_not_come_back_as_a_new_one(
 def test_a_person_who_seals_notices_another_key_and_confirms_it_by_its_id(
     run_ctl: RunCtl, connection: psycopg.Connection, settings: Settings, known: Path
 ) -> None:
-    """The person has no private key: what is known of the right one is what was used before."""
+    """The person has no private key, and knows the right key only from earlier use."""
     theirs, own = {"DATAFLOW_DATA_DIR": str(settings.data_dir / "elsewhere")}, generated(run_ctl)
     known.unlink(missing_ok=True)
     first = run_ctl("seal", "orders", stdin=SECRET, env=theirs)
@@ -148,7 +148,7 @@ def test_a_person_who_seals_notices_another_key_and_confirms_it_by_its_id(
     assert sealed(connection) == before
     warned = run_ctl("doctor", "--no-spark", env=theirs)
     assert f"the database offers the key {attacker}, and this user knows {own}" in warned.stdout
-    # A person who has asked goes on, without a terminal too; and trusted_keys decides alone.
+    # A person who confirms the key can go on, also without a terminal. If trusted_keys is set, it decides alone.
     assert run_ctl("seal", "orders", "--key", attacker, stdin=SECRET, env=theirs).returncode == 0
     assert run_ctl("seal", "orders", stdin=SECRET, env=theirs).returncode == 0
     trusting = theirs | {"DATAFLOW_TRUSTED_KEYS": own}
@@ -161,7 +161,7 @@ def test_a_person_who_seals_notices_another_key_and_confirms_it_by_its_id(
 def test_the_key_file_of_a_host_stands_for_a_key_that_nobody_remembers(
     run_ctl: RunCtl, connection: psycopg.Connection, known: Path
 ) -> None:
-    """As after an upgrade from a release that remembered nothing."""
+    """As after an upgrade from a release without known_keys."""
     own = generated(run_ctl)
     known.unlink(missing_ok=True)
     attacker = slipped_in(connection).public.keyid
@@ -191,7 +191,7 @@ def test_a_user_without_a_place_to_remember_keys_names_the_key(
     assert "trusted_keys" in refused.stderr
     assert sealed(connection)["orders"] is None
     assert run_ctl("seal", "orders", "--key", own, stdin=SECRET, env=elsewhere).returncode == 0
-    # The host that holds the private half needs no other proof.
+    # A host that has the private half needs no other proof.
     holding = {"XDG_CONFIG_HOME": str(closed)}
     assert run_ctl("seal", "orders", stdin=SECRET, env=holding).returncode == 0
     assert run_ctl("key", "rotate", env=holding).returncode == 0
@@ -246,7 +246,7 @@ def test_a_password_is_not_sealed_for_a_host_that_somebody_has_changed(
     wrong = run_ctl("seal", "orders", "--for", "etl@db7:5432/sales", stdin=SECRET)
     assert wrong.returncode == 8
     assert sealed(connection) == before
-    # Who wants it says for whom; and what has its old value again has not changed.
+    # The person must name the target; and a column that has its old value again counts as unchanged.
     assert run_ctl("seal", "orders", "--for", evil, stdin=SECRET).returncode == 0
     assert opened(connection, settings) == {"orders": SECRET}
     connection.execute("UPDATE dataflow.dataset SET port = 1 WHERE datasetid = 'orders'")
@@ -263,7 +263,7 @@ def test_what_an_earlier_release_sealed_is_named_and_bound_by_rotation(
     connection.execute("SELECT dataflow.seal('orders', %s)", [WITHOUT_PORT])
     assert opened(connection, settings) == {"orders": "hunter-2"}
     assert "the passwords of orders open for any port of their host" in run_ctl("doctor", "--no-spark").stdout
-    # Nothing vouches for the port but what this host allows.
+    # Only the settings of this host limit the port.
     connection.execute("UPDATE dataflow.dataset SET port = 5433 WHERE datasetid = 'orders'")
     refused = run_ctl("key", "rotate", env={"DATAFLOW_ALLOWED_HOSTS": "db7:5432"})
     assert refused.returncode == 15

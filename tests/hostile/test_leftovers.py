@@ -1,4 +1,4 @@
-"""A local user beside the daemon, who plants directories and links where killed programs leave theirs."""
+"""A local user plants directories and links where killed programs leave theirs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 STRANGER = "nobody"
-DEAD = "runner-4194305-1-x"  # no process has that number
+DEAD = "runner-4194305-1-x"  # no process has that pid
 ROUNDS = 200
 WAIT_SECONDS = 30.0
-# Says when it is where it should be, and ends when nobody listens any more.
+# Prints a line when it is in its directory, and ends when its reader ends.
 SLEEPER = "pwd -P; exec cat"
-# A directory and a link change places as fast as they can; what was removed comes back.
+# Swaps a directory and a link as fast as possible, and makes a removed one again.
 SWAP = """
 import contextlib, os, sys
 planted, precious = sys.argv[1:]
@@ -50,7 +50,7 @@ while True:
 
 @pytest.fixture
 def shared(temporary_directory: Path) -> Iterator[Path]:
-    """The temporary directory, as everybody's."""
+    """A temporary directory that every user can write to."""
     yield temporary_directory
     for path in temporary_directory.glob("runner-*"):
         if path.is_symlink():
@@ -130,7 +130,7 @@ def test_what_another_user_has_planted_is_left_alone_with_all_who_work_there(
     planted.mkdir(mode=0o755)
     os.chown(planted, stranger().pw_uid, stranger().pw_gid)
     with working_in(planted) as victim:
-        assert scratch.found(host) == []
+        assert scratch.find(host) == []
         assert scratch.remove(host) == []
         assert victim.poll() is None
     assert planted.exists()
@@ -143,7 +143,7 @@ def test_in_a_directory_of_runner_user_only_its_own_processes_are_killed(
     planted = shared / DEAD
     (planted / "below").mkdir(mode=0o755, parents=True)
     os.chown(planted, stranger().pw_uid, stranger().pw_gid)
-    host.runner_user = STRANGER
+    host = host.model_copy(update={"runner_user": STRANGER})
     with (
         working_in(planted) as of_root,
         working_in(planted / "below", user=stranger().pw_uid) as of_the_job,

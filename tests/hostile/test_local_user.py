@@ -1,4 +1,4 @@
-"""Somebody else with an account on the host: sees nothing of the daemon's, and reaches nothing. Needs root to be somebody else."""
+"""Another user of the host can read and reach nothing of the daemon. Needs root, to become another user."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.fix_daemon import Daemon
 
 SOMEBODY = 65534
-SECRET = "canary-of-the-vault-77c1"  # noqa: S105 - what it is called
+SECRET = "canary-of-the-vault-77c1"  # noqa: S105 - the content of a file
 FLOW = """
 [flow]
 name = "shop"
@@ -42,7 +42,7 @@ outputs = ["clean"]
 """
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 pytestmark = needs_root
-# Says which of the paths below a directory could be listed, read, written or connected to.
+# Prints which paths below a directory can be listed, read, written or connected to.
 PROBE = """
 import json, os, socket, sys
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -68,7 +68,7 @@ print(json.dumps(reached))
 
 
 def reached(paths: list[str], processes: list[int]) -> list[str]:
-    """What somebody else gets at."""
+    """The paths that another user can reach."""
     about = [f"/proc/{pid}/{what}" for pid in processes for what in ("environ", "mem", "maps")]
     done = subprocess.run(
         [sys.executable, "-I", "-c", PROBE, json.dumps(paths), json.dumps(about)],
@@ -82,7 +82,7 @@ def reached(paths: list[str], processes: list[int]) -> list[str]:
 
 @pytest.fixture
 def alive(dsn: str, settings: Settings, connection: psycopg.Connection) -> Iterator[tuple[Path, Daemon]]:
-    """A daemon with a live attempt, in a data directory that it has made itself under a careless umask."""
+    """A daemon with a running attempt. It has made its data directory under an open umask."""
     before = os.umask(0o022)
     try:
         with reachable_directory() as directory:

@@ -1,4 +1,4 @@
-"""Another user of the host, who reads what the daemon keeps or puts something in its place, whatever the umask."""
+"""Another user of the host cannot read or replace the daemon's files, whatever the umask."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def mode(path: Path) -> int:
 
 
 def open_to_others(directory: Path) -> list[str]:
-    """What others could read, list, enter or change, or the group could change, with its mode."""
+    """The paths, with their modes, that others could read, list, enter or change, or that the group could change."""
     found = [directory, *directory.rglob("*")]
     return [f"{mode(path):04o} {path}" for path in found if mode(path) & (OTHERS | GROUP_WRITES)]
 
 
 def assert_passage(directory: Path) -> None:
-    """Everybody gets to published data; nobody else lists what is beside it."""
+    """Every user can pass through to published data, and only the owner can list the directory."""
     assert mode(directory) & OTHERS == 0o001, f"{mode(directory):04o} {directory}"
     assert not mode(directory) & GROUP_WRITES
 
@@ -97,7 +97,7 @@ def test_a_run_in_the_foreground_keeps_its_log_as_closed(shop: Shop, run_ctl: Ru
 @needs_root
 @pytest.mark.parametrize("mask", UMASKS, ids=oct)
 def test_the_user_of_the_jobs_still_reaches_what_is_its_own(mask: int) -> None:
-    # pytest's own directories are closed to that user.
+    # That user cannot enter pytest's own directories.
     with reachable_directory() as directory, umask(mask):
         settings = Settings(data_dir=directory / "data", runner_user=OTHER_USER)
         with command._scratch(settings) as script, runner._place(settings) as (place, listener):
@@ -119,7 +119,7 @@ def test_the_user_of_the_jobs_still_reaches_what_is_its_own(mask: int) -> None:
 
 @pytest.mark.parametrize("mask", UMASKS, ids=oct)
 def test_nobody_else_puts_a_program_or_a_server_into_a_new_data_directory(mask: int) -> None:
-    """Another's Java, or another's archive of classes, would run as the daemon or its jobs."""
+    """A Java or an archive of classes of another user would run as the daemon or its jobs."""
     with reachable_directory() as directory, umask(mask):
         settings = Settings(data_dir=directory / "data")
         try:

@@ -1,4 +1,4 @@
-"""What a host does with a row that an attacker has written: refuses it with one word on what is wrong, and touches nothing."""
+"""A host refuses a row that an attacker has written, with one clear error, and changes nothing."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 UNPRINTABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e]")
-ARGUMENT_BYTES = 100_000  # Linux takes no longer variable
+ARGUMENT_BYTES = 100_000  # Linux allows no longer variable
 NESTED = json.loads("[" * 40 + "]" * 40)
 NO_OBJECT: list[Any] = [[1], "x", 7]
-# By the path of what is replaced in an order.
+# By the path of the replaced value in an order.
 WRONG: dict[str, list[Any]] = {
     "inputs.raw.dataset.format": [*corpus.FORMATS, *corpus.OPTIONS, None, 7],
     "outputs.out.dataset.checks": corpus.CHECKS,
@@ -80,7 +80,7 @@ WRONG: dict[str, list[Any]] = {
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Iterator[Path]:
-    """A directory that nobody may read or change, beside the root, with ways out of the root that lead to it."""
+    """A forbidden directory beside the root, and links in the root that lead to it."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / "data").mkdir(parents=True)
     (root / "data" / "part.csv").write_text("1\n")
@@ -126,7 +126,7 @@ def document(root: Path, **changes: Any) -> dict[str, Any]:
 
 
 def refused(act: Callable[..., object], *arguments: Any) -> str:
-    """The code of the one clear error; '' when it was not refused."""
+    """The code of the one clear error; '' if the order was not refused."""
     try:
         act(*arguments)
     except AttemptError as error:
@@ -174,7 +174,7 @@ FORMATS = [*formats.OPTIONS]
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_no_format_switches_the_look_at_locations_off(outside: Path, kind: str) -> None:
-    """Neither for a script nor for job code, neither for what is read nor for what is written."""
+    """Neither for a script nor for job code, neither for inputs nor for outputs."""
     root = outside.parent / "root"
     asked = [
         *(str(outside / "secret.csv"), "/etc/passwd", f"{root}/link/secret.csv", f"/{root}/data"),
@@ -209,7 +209,7 @@ def test_no_format_switches_the_look_at_hosts_off(outside: Path, kind: str) -> N
 
 
 def _run(root: Path, changes: dict[str, Any]) -> tuple[str | None, list[str]]:
-    """With no Spark: nobody gets so far that one is asked for."""
+    """Runs an order without Spark: every order is refused before Spark is needed."""
     order = Order.parse(document(root, kind="python", code="dataflowd.jobs:copy", **changes))
     said, no_spark = Recorded(), cast("Any", None)
     return execute(order, no_spark, said, threading.Event()).get("code"), said.steps
@@ -225,7 +225,7 @@ def test_a_table_that_was_published_is_where_its_manifest_says(outside: Path) ->
 
 
 def test_a_path_that_the_disk_reads_in_one_way_only_is_allowed(outside: Path) -> None:
-    """Release 0.1 wrote two slashes where a location ended in one behind {dataid}."""
+    """Release 0.1 wrote two slashes if a location ended with {dataid}/."""
     root = outside.parent / "root"
     for location in (
         "{root}/data/",
@@ -265,7 +265,7 @@ def test_a_split_follows_no_link_that_leaves_the_root(outside: Path) -> None:
 
 @pytest.mark.parametrize("path", ["dataid", "inputs.raw.chunks.0.dataid"])
 def test_no_text_is_a_dataid_that_is_none(outside: Path, path: str) -> None:
-    """The attempt's log, its directory and its environment would be named by it."""
+    """The dataid is part of the names of the attempt's log, directory and environment."""
     for text in corpus.texts(outside / "marker"):
         code = refused(parsed, outside.parent / "root", {path: text})
         assert code == ("" if DATAID.fullmatch(text) else "INVALID_ORDER"), text
@@ -287,7 +287,7 @@ def test_no_text_is_a_name_that_is_none(outside: Path) -> None:
 
 @pytest.mark.parametrize("side", ["inputs.raw", "outputs.out"])
 def test_a_dataset_is_called_by_its_own_name(outside: Path, side: str) -> None:
-    """Else a check, or the job, would ask for one dataset and be given another, with the other's password."""
+    """Otherwise a check or the job would ask for one dataset and get another one, with its password."""
     for name in ("wages", "Raw", "raw ", "out" if side == "inputs.raw" else "raw"):
         assert refused(parsed, outside.parent / "root", {f"{side}.dataset.name": name}) == "INVALID_ORDER"
 
@@ -348,7 +348,7 @@ def test_what_stands_beside_an_allowed_host_does_not_change_it(column: str) -> N
 
 
 def test_a_script_gets_every_value_as_it_is_and_nothing_is_executed(outside: Path) -> None:
-    """No shell stands between; the variables are named by us, whatever the parameters are called."""
+    """There is no shell. We choose the names of the variables, whatever the names of the parameters are."""
     root, marker = outside.parent / "root", outside / "marker"
     values = [text for text in corpus.texts(marker) if _fits(text)]
     params = {f"p{index}": text for index, text in enumerate(values)}

@@ -1,4 +1,4 @@
-"""A password that was opened goes to no server that asks for it in clear text, and stays in no process but the script."""
+"""An opened password is not sent to a server that asks for it in clear text, and stays in no process but the script."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LOGIN: dict[str, Any] = {
 
 
 class Listener:
-    """Speaks Postgres as far as to ask for a password in clear text, and keeps what it is sent after that."""
+    """A server that speaks enough of Postgres's protocol to ask for a password in clear text. Keeps the answer."""
 
     def __init__(self) -> None:
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -116,7 +116,7 @@ def orders(port: int, encryptedpass: str = WITHOUT_PORT) -> Dataset:
 def test_a_server_on_another_port_asks_for_the_password_in_clear_text_and_does_not_get_it(
     listener: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The port of a dataset was changed in the database; the host is an allowed one."""
+    """Somebody changed the port of a dataset in the database; the host is allowed."""
     with key_offered(tmp_path, monkeypatch):
         table = table_of(orders(listener.port), ["localhost"])
         assert table.login.password == PASSWORD
@@ -187,18 +187,18 @@ def running(tmp_path: Path, key: seal.PrivateKey, text: str) -> Iterator[subproc
         said = b""
         while select.select([receive], [], [], WAIT_SECONDS)[0] and (more := os.read(receive, 4096)):
             said += more
-        # What it found, and nothing that is wrong: it has become the script.
+        # Its first line, and no error: the process has become the script.
         assert [list(json.loads(line)) for line in said.splitlines()] == [["found"]]
         assert PASSWORD.encode() not in said
         yield process
     finally:
         os.close(receive)
         (tmp_path / "go").write_text("go\n")
-        process.communicate(timeout=WAIT_SECONDS)  # its end is that of the filter, too
+        process.communicate(timeout=WAIT_SECONDS)  # the filter of its output ends with it
 
 
 def reader_of(pipe: str, besides: int) -> int:
-    """The process at the other end of a pipe. Of one that may not be looked into only root learns it."""
+    """The process at the other end of a pipe. Only root finds an undumpable process."""
     is_denied = False
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -215,7 +215,7 @@ def reader_of(pipe: str, besides: int) -> int:
 
 
 def memory_of(pid: int) -> bytes:
-    """All that it may write to, and the rest that is not a file."""
+    """The memory of a process: all writable mappings, and all others that are no file."""
     found = []
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():

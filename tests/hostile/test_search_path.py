@@ -1,4 +1,4 @@
-"""A session chooses its own search_path. It does not choose by that what our functions and triggers mean."""
+"""A session chooses its own search_path. This does not change what our functions and triggers do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHERE p.pronamespace = 'dataflow'::regnamespace AND p.prokind <> 'a'
 
 
 def test_every_function_has_its_own_search_path_or_is_part_of_its_callers_query(world: World) -> None:
-    """Postgres puts a function in SQL without one into the query that calls it, with the rights of who asks."""
+    """Postgres inlines a SQL function without a search_path into the calling query, with the caller's rights."""
     found = world.rows(UNPINNED)
     assert found
     wrong = [row for row in found if row[1:] != ("sql", False, False)]
@@ -27,14 +27,14 @@ def test_every_function_has_its_own_search_path_or_is_part_of_its_callers_query(
 
 
 def test_a_function_of_a_users_own_schema_decides_nothing_in_our_triggers(pipeline: World) -> None:
-    """`STOLEN` is no status; the user's own upper() makes one of it, and would get it past the rule."""
+    """`STOLEN` is no status. The user's own upper() returns a valid status for it, which would pass the check."""
     pipeline.do("SELECT dataflow.ready('raw', '2026-01-01')")
     pipeline.do("CREATE SCHEMA evil")
     pipeline.do("CREATE FUNCTION evil.upper(text) RETURNS text LANGUAGE sql AS $$ SELECT 'HOLD' $$")
     pipeline.do("GRANT USAGE ON SCHEMA evil TO dataflow_operator")
     with pytest.raises(psycopg.Error, match="STOLEN"):
         _attack(pipeline)
-    # So that the attack itself is known to work.
+    # Proves that the attack itself works.
     pipeline.do("ALTER FUNCTION dataflow._datastatus_by_hand() RESET search_path")
     _attack(pipeline)
     assert pipeline.value("SELECT status FROM dataflow.datastatus WHERE datasetid = 'raw'") == "HOLD"

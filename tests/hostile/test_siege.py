@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SEED = 16
 ROUNDS = 2
-# What datasets and orders say is besieged by itself.
+# Tests of their own attack datasets and orders.
 OTHERS = r"^(?!column dataset\.|rows dataset |function (work_order|attempt_order|take_order|preview_order|trial_order)\()"
 
 
@@ -36,7 +36,7 @@ def test_whoever_owns_the_database_gets_neither_files_nor_hosts_nor_passwords(
 
 @pytest.mark.parametrize("kind", ["jdbc", "none", "postgres"])
 def test_no_format_switches_the_checks_of_places_off(dsn: str, tmp_path: Path, kind: str) -> None:
-    """A location outside the roots, then a host that is not allowed: neither reaches a script."""
+    """Neither a location outside the roots nor a host that is not allowed reaches a script."""
     with opened(dsn, tmp_path) as stage:
         for dataset, column, value in (
             ("raw", "location", f"{stage.outside}/secret.csv"),
@@ -49,7 +49,7 @@ def test_no_format_switches_the_checks_of_places_off(dsn: str, tmp_path: Path, k
                 sql.Identifier(column)
             )
             [kept] = stage.connection.execute(asked, [dataset]).fetchall()
-            # Neither triggers nor rules are in a superuser's way.
+            # A superuser can disable triggers and constraints.
             stage.connection.execute("SET session_replication_role = replica")
             stage.connection.execute(change, [kind, value, dataset])
             stage.connection.execute("SET session_replication_role = DEFAULT")

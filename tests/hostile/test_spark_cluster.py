@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dataflowd.host.settings import Settings
 
 PATIENCE_SECONDS = 240.0
-SECRET = "canary-of-the-cluster"  # noqa: S105 - looked for
+SECRET = "canary-of-the-cluster"  # noqa: S105 - the test searches for it
 DEFAULTS = f"""
 spark.authenticate            true
 spark.authenticate.secret     {SECRET}

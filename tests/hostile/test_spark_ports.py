@@ -1,4 +1,4 @@
-"""A neighbour on the network, or another user of the host, who speaks to a runner's Spark."""
+"""Another host of the network, or another user of this host, connects to the Spark of a runner."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ python = "looking:look"
 inputs = ["asked"]
 outputs = ["made"]
 """
-# What a flow might ask for, by mistake or for ease; and a secret that belongs to its job alone.
+# Settings that a flow could have by mistake or for convenience, and a secret that only its job may know.
 OPEN = {
     "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - the attack
     "spark.driver.host": socket.gethostname(),
@@ -57,7 +57,7 @@ OPEN = {
     "spark.driver.memory": "600m",
     "spark.hadoop.fs.s3a.secret.key": IN_ARGV,
 }
-# The job helps its attackers: it tells its secret, adds a file, and forms a message as Spark itself would.
+# The job helps the attackers: it reveals its secret, adds a file, and builds a message as Spark does.
 LOOKING = """
 import base64, json, time
 from pathlib import Path
@@ -95,7 +95,7 @@ class Listening(NamedTuple):
 
 
 def listening(pids: list[int]) -> set[Listening]:
-    """The TCP sockets of these processes that take connections, as the kernel lists them."""
+    """The listening TCP sockets of these processes, from /proc."""
     inodes = {inode for pid in pids for inode in _socket_inodes(pid)}
     found = set()
     for table in ("tcp", "tcp6"):
@@ -103,7 +103,7 @@ def listening(pids: list[int]) -> set[Listening]:
             fields = line.split()
             if fields[3] == "0A" and fields[9] in inodes:
                 words, port = fields[1].split(":")
-                # Four bytes after the other, each four in the order of this machine.
+                # Groups of four bytes; each group is in the byte order of this machine.
                 packed = b"".join(
                     struct.pack("=I", int(words[at : at + 8], 16)) for at in range(0, len(words), 8)
                 )
@@ -123,7 +123,7 @@ def _socket_inodes(pid: int) -> Iterator[str]:
 
 
 def asked(place: Listening, kind: int, body: bytes) -> int | None:
-    """The kind of the answer to a message that nobody has authenticated; None: there is none."""
+    """The kind of the answer to a message without authentication; None if there is no answer."""
     message = bytes([kind]) + body
     with (
         suppress(OSError),
@@ -139,7 +139,7 @@ def asked(place: Listening, kind: int, body: bytes) -> int | None:
 
 
 def call(question: bytes, place: Listening) -> bytes:
-    """A call to an end point that every Spark has: from nobody, to this address."""
+    """A call without a sender to an endpoint that every Spark has at this address."""
     host, name = str(place.address).encode(), b"endpoint-verifier"
     head = b"\0" + b"\1" + struct.pack(">H", len(host)) + host + struct.pack(">I", place.port)
     content = head + struct.pack(">H", len(name)) + name + question
@@ -147,7 +147,7 @@ def call(question: bytes, place: Listening) -> bytes:
 
 
 def shown(pids: list[int], directories: list[Path]) -> Iterator[tuple[str, bytes]]:
-    """Arguments and environments of the processes, and every file that is kept."""
+    """The arguments and environments of the processes, and the content of every file."""
     for pid in pids:
         for part in ("cmdline", "environ"):
             with suppress(OSError):
@@ -220,7 +220,7 @@ def attack(pids: list[int], told: Mapping[str, object], directory: Path) -> None
     assert not answers & {RPC_RESPONSE, STREAM_RESPONSE}
     secret = str(told["secret"])
     assert len(secret) >= 64, "Spark draws 256 bits"
-    page = urllib.request.urlopen(f"{told['ui']}/environment/", timeout=ANSWER_SECONDS).read()  # noqa: S310 - of the runner
+    page = urllib.request.urlopen(f"{told['ui']}/environment/", timeout=ANSWER_SECONDS).read()  # noqa: S310 - the runner's own page
     assert b"spark.authenticate" in page
     assert secret.encode() not in page
     assert secret not in json.dumps(told["conf"])

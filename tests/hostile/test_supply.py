@@ -1,4 +1,4 @@
-"""Somebody between us and the package index, who hands out other files under the names and versions that we ask for."""
+"""An attacker between us and the package index serves other files under the requested names and versions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pinned(name: str) -> dict[Requirement, list[str]]:
 
 
 def versions(name: str) -> dict[str, str]:
-    """Those that are for this Python and this platform."""
+    """The versions for this Python and this platform."""
     return {
         canonicalize_name(each.name): str(each.specifier)
         for each in pinned(name)
@@ -44,7 +44,7 @@ def versions(name: str) -> dict[str, str]:
 
 
 def needed(name: str, extra: str = "") -> set[str]:
-    """What an installed package needs, and what that needs."""
+    """The requirements of an installed package, and their requirements."""
     found: set[str] = set()
     todo = [Requirement(f"{name}[{extra}]" if extra else name)]
     seen = set()
@@ -73,7 +73,7 @@ def test_every_pinned_version_has_hashes(name: str) -> None:
 
 
 def test_the_bill_of_materials_is_made_of_what_an_installation_needs_and_of_nothing_else() -> None:
-    """`make release` makes it of this file."""
+    """`make release` makes it from this file."""
     assert set(versions("runtime.txt")) == needed(OWN)
     installed = {name: f"=={metadata.version(name)}" for name in needed(OWN)}
     assert versions("runtime.txt") == installed
@@ -88,7 +88,7 @@ def test_the_demo_installs_what_it_needs_and_nothing_else() -> None:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """What `make` needs to install something, with an index whose files are an attacker's."""
+    """The files that `make` needs for an installation, and an index with an attacker's files."""
     path, index = tmp_path / "checkout", tmp_path / "index"
     index.mkdir()
     shutil.copytree(CHECKOUT / ".ci", path / ".ci")
@@ -125,7 +125,7 @@ def make(checkout: Path, target: str, path: str = "") -> subprocess.CompletedPro
 
 
 def uv(checkout: Path, status: int) -> str:
-    """A program of that name, which writes down how it was called, as the beginning of a PATH."""
+    """A directory for PATH with a program `uv` that records its arguments."""
     directory = checkout.parent / "bin"
     directory.mkdir()
     (directory / "uv").write_text(f'#!/bin/sh\necho "$@" >> {checkout}/uv.log\nexit {status}\n')
@@ -156,7 +156,7 @@ def test_uv_is_asked_for_the_same_files_with_their_hashes(checkout: Path) -> Non
         f"{locked} .ci/demo.txt",
         "pip install --python .venv/bin/python --no-build-isolation --no-deps --editable .",
     ]
-    # Nobody looks at a silent screen: what comes, how large it is, and where.
+    # A person should not wait at a silent screen: it prints what is installed, how large it is, and where.
     assert "installing what the demo needs: PySpark, Java, Postgres, 1.1 GB into .venv" in made.stdout
     assert f"- .ci/demo.txt: {len(pinned('demo.txt'))} packages" in made.stdout
     assert re.search(r"^installed: \S+ in \.venv, after \d+ s$", made.stdout, re.MULTILINE)
@@ -171,7 +171,7 @@ def test_where_uv_does_not_manage_pip_does_and_refuses_the_same(checkout: Path) 
 
 
 def audit(directory: Path, said: str, status: int) -> subprocess.CompletedProcess[str]:
-    """Ours, with a pip-audit that says that."""
+    """Runs our audit with a fake pip-audit that prints this."""
     program = directory / "pip-audit"
     (directory / "said").write_text(said, encoding="utf-8")
     program.write_text(f"#!/bin/sh\ncat {directory}/said\necho 'no route to host' >&2\nexit {status}\n")

@@ -1,4 +1,4 @@
-"""A job whose output steers the terminal of whoever looks at it: through `run`, `try`, `logs` and an export."""
+"""A job's output tries to control the terminal of a person who reads it: by `run`, `try`, `logs` and an export."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.fix_world import World
 
 PATIENCE_SECONDS = 300.0  # until Spark has started on a busy machine
-# A title that types, a colour, a screen that is cleared, C1 controls, text that is turned round, and lines that are written over.
+# A title that types commands, a colour, a cleared screen, C1 controls, reversed text, and overwritten lines.
 ATTACKS = (
     "\x1b]0;rm -rf ~\x07",
     "\x1b[31mred\x1b[0m",
@@ -64,7 +64,7 @@ outputs = ["out"]
 "spark.driver.memory" = "600m"
 "spark.sql.shuffle.partitions" = 2
 """
-# Each byte alone: a sequence, and a character, begins in one read and ends in another.
+# One byte at a time, so that sequences and characters are cut between two reads.
 LOAD = """
 import os
 for byte in ATTACKS:
@@ -102,7 +102,7 @@ def own(world: World, settings: Settings, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Terminal:
-    """A pseudo-terminal that keeps what is written to it, as it is."""
+    """A pseudo-terminal that keeps all bytes that are written to it."""
 
     def __init__(self) -> None:
         self._ours, self.theirs = os.openpty()
@@ -115,7 +115,7 @@ class Terminal:
         while True:
             try:
                 more = os.read(self._ours, 1 << 16)
-            except OSError:  # the last who had it open has closed it
+            except OSError:  # the last process that had it open has closed it
                 return
             self._seen += more
 
@@ -127,7 +127,7 @@ class Terminal:
 
 
 def on_terminal(settings: Settings, own: World, *arguments: str, stream: str = "stdout") -> str:
-    """What a person sees who calls dataflowctl with that stream on a terminal."""
+    """Runs dataflowctl with that stream on a terminal, and returns what a person sees."""
     terminal = Terminal()
     env: Mapping[str, str] = {
         "PATH": os.environ["PATH"],
@@ -155,7 +155,7 @@ def on_terminal(settings: Settings, own: World, *arguments: str, stream: str = "
 
 
 def steers(seen: str) -> set[str]:
-    """What of it a terminal would obey. A sign of life, which is our own, goes back to the start of its line."""
+    """The parts that a terminal would obey. Our own sign of life may return to the start of its line."""
     lines = [line for line in seen.split("\n") if not line.startswith("\r")]
     return set("".join(lines)) & FORBIDDEN - {"\t"}
 
@@ -196,7 +196,7 @@ def test_an_export_of_quarantined_records_escapes_them(own: World, settings: Set
 
 @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "ascii"])
 def test_no_cut_of_the_bytes_and_no_encoding_lets_a_control_through(encoding: str) -> None:
-    """In Latin-1 half of a harmless character would be a control."""
+    """In Latin-1, one byte of a harmless UTF-8 character would be a control character."""
     data = (hostile() + "\u015b\u00c0 is harmless\n").encode()
     for size in range(1, 8):
         terminal = Terminal()

@@ -1,4 +1,4 @@
-"""Whether the framework only does not open passwords, or cannot: what runner_user is for."""
+"""With runner_user, the framework not only does not open passwords: it cannot."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ command = ["./work.sh"]
 inputs = ["raw"]
 outputs = ["clean"]
 """
-# Waits with what it was given, so that the daemon is looked at while it works.
+# Waits with its password, so that the test can inspect the daemon meanwhile.
 WORK = """#!/bin/sh -eu
 [ "$raw_password" = {password} ]
 id -un > {told}
@@ -52,7 +52,7 @@ until [ -e {go} ]; do sleep 0.05; done
 
 
 class Host:
-    """A host whose jobs are another user's, and a dataset with a sealed password."""
+    """A host whose jobs run as another user, and a dataset with a sealed password."""
 
     def __init__(
         self, directory: Path, connection: psycopg.Connection, settings: Settings, start: StartDaemon
@@ -75,7 +75,7 @@ class Host:
         connection.execute("SELECT dataflow.ready('raw', '1')")
 
     def works(self, env: dict[str, str]) -> Daemon:
-        """A daemon whose job has its password, and waits."""
+        """A daemon with a job that has opened its password and waits."""
         daemon = self.start(env=env)
         eventually(lambda: self.told.read_text(encoding="utf-8").strip() == JOBS_USER)
         return daemon
@@ -94,7 +94,7 @@ def host(connection: psycopg.Connection, dsn: str, settings: Settings) -> Iterat
 
 
 def memory_of(pid: int) -> bytes:
-    """All that the process may read and write, as root sees it."""
+    """The readable and writable memory of a process, read by root."""
     found = []
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines():
@@ -109,7 +109,7 @@ def test_with_runner_user_the_key_is_never_in_the_daemons_memory(host: Host) -> 
     require_python_of(JOBS_USER)
     daemon = host.works({"DATAFLOW_RUNNER_USER": JOBS_USER})
     held = memory_of(daemon.pid)
-    assert str(host.directory).encode() in held  # so that what is looked at is its memory
+    assert str(host.directory).encode() in held  # proves that this is the memory of the process
     written = keyfile.line(host.made).split()[-1]
     for secret in (host.made.raw, written.encode(), base64.b64decode(written), PASSWORD.encode()):
         assert secret not in held

@@ -1,8 +1,8 @@
-"""`python -m tests.interleave --seed 7`: lets operations meet in every order, and says what they left behind.
+"""`python -m tests.interleave --seed 7`: plays operations against each other in every order, and reports violations.
 
-All pairs of operations that touch each other are played in every order in the richest world, and of everything else a
-sample. Exit status 0: no
-violation; 1: some. Each comes with the line that plays it again: `--replay 'join/waiting rc/rc ready_a ready_b ABAB'`.
+In the richest world all pairs of operations that affect each other are played in every order; of all other cases a sample is
+played. Exit status 0: no violation; 1: violations, each with the option that plays it again:
+`--replay 'join/waiting rc/rc ready_a ready_b ABAB'`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--pair", nargs="+", metavar="NAME", help="only these operations, in every world")
     parser.add_argument("--replay", metavar="LINE", help="only this schedule")
     arguments = parser.parse_args()
-    # A terminated run still stops what it started, as an interrupted one does.
+    # SIGTERM ends the run as Ctrl-C does, so that it stops its programs.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     seed = arguments.seed if arguments.seed is not None else random.randrange(LARGEST_SEED)  # noqa: S311
     with running_server(TEST_SERVER_SETTINGS) as server:

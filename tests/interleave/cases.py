@@ -1,4 +1,4 @@
-"""Which operations meet, where, and at which isolation levels."""
+"""Chooses the cases: which operations meet, in which scene, and at which isolation levels."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ CHANGING = (
     *("resubmit_sql", "cancel", "finish_done", "finish_failed", "claim_alpha", "claim_beta", "delete_runs"),
     *("delete_in", "apply_new", "apply_prune", "failed_sql"),
 )
-# Where a function is stopped: between what it has read and what it writes.
-# The first write of a statement waits before the statement reads, with its snapshot taken; any further one after it has read.
+# The points where a function is stopped: after it has read and before it writes.
+# The first write of a statement waits before the statement reads, but after its snapshot; a later write waits after the read.
 STOPS = tuple(
     f"{name}@{write}"
     for names, writes in [
@@ -103,7 +103,7 @@ TRIPLES = (
 
 
 def pairs(world: str, names: Iterable[str] = tuple(OPERATIONS), people: str = "rc") -> Iterator[Case]:
-    """Every two, also of the same kind."""
+    """Every pair of operations, also of the same kind."""
     for first, second in itertools.combinations_with_replacement(names, 2):
         yield from met(world, (first, second), people)
 
@@ -119,12 +119,12 @@ def rich() -> list[Case]:
 
 
 def close() -> list[Case]:
-    """The pairs of the richest world that have something to do with each other."""
+    """The pairs of the richest world that affect each other."""
     return [case for case in rich() if common_states(*case.names)]
 
 
 def rest() -> list[Case]:
-    """Everything else there is to sample from."""
+    """All other cases; a sample of them is played."""
     people = tuple(name for name, each in OPERATIONS.items() if each.actor == "person")
     found = [case for world in WORLDS for case in pairs(world)]
     for level in ("rr", "ser"):
@@ -143,7 +143,7 @@ def rest() -> list[Case]:
 
 
 def inside() -> list[Case]:
-    """Calls that are stopped in their middle, and three at once."""
+    """Cases with calls that are stopped in the middle, and with three operations."""
     together = [*itertools.product(STOPS, CHANGING), *TRIPLES]
     return [
         case for world in WORLDS for names in together if common_states(*names) for case in met(world, names)
@@ -151,14 +151,14 @@ def inside() -> list[Case]:
 
 
 def sample(seed: int, orders: Orders, size: int) -> Iterator[Schedule]:
-    """One order of each of so many cases."""
+    """One order for each of so many cases."""
     chance = random.Random(seed)  # noqa: S311
     for case in chance.choices(rest(), k=size):
         yield chance.choice(orders(case))
 
 
 def short(seed: int, orders: Orders, size: int) -> Iterator[Schedule]:
-    """Every two operations in the richest world, each pair once, and a sample of everything else."""
+    """Every pair of operations in the richest world, each once, and a sample of all other cases."""
     chance = random.Random(seed)  # noqa: S311
     for _, group in itertools.groupby(rich(), key=lambda case: case.names):
         yield chance.choice([each for each in orders(chance.choice(list(group))) if is_mixed(each.order)])
@@ -166,5 +166,5 @@ def short(seed: int, orders: Orders, size: int) -> Iterator[Schedule]:
 
 
 def is_mixed(order: str) -> bool:
-    """Somebody comes between the steps of another."""
+    """Whether a step of one operation comes between two steps of another."""
     return len(list(itertools.groupby(order))) > len(set(order))

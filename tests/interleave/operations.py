@@ -1,8 +1,8 @@
-"""What people and daemons do, as steps that others may come between.
+"""The operations of people and daemons, as steps. Other operations may come between two steps.
 
-An operation is a list of steps, each sent at its turn. Most are `BEGIN; call` and `COMMIT`. At a stricter isolation level
-the snapshot is a step of its own. `@work:insert` after a name stops the call in its middle, at its first write of that
-kind: going on is a step as well.
+An operation is a list of steps, each sent at its turn. Most operations have two: `BEGIN; call` and `COMMIT`. At a stricter
+isolation level the snapshot is a step of its own. `@work:insert` after a name stops the call in the middle, at its first write
+of that kind; its continuation is a step too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ISOLATIONS = {"rc": READ_COMMITTED, "rr": "repeatable read", "ser": "serializabl
 
 @dataclass(frozen=True)
 class Step:
-    """What is sent, worked out at its turn, and what follows from the answer. None: nothing is sent."""
+    """A statement, computed at its turn, and what to do with the answer. None: nothing is sent."""
 
     send: Callable[[], str | None]
     then: Callable[[Answer], None] = lambda _: None
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass
 class Part:
-    """An operation as it is played: who does it, and in which steps."""
+    """An operation as it is played: its session and its steps."""
 
     session: Session
     steps: list[Step]
@@ -58,7 +58,7 @@ Statement = tuple[Any, ...]
 
 
 def person(name: str, states: str, *transactions: Callable[[Stage], Statement], worlds: str = "") -> None:
-    """Each transaction is one call."""
+    """The steps of a person's calls; each call is one transaction."""
 
     def play(stage: Stage) -> list[Step]:
         return [
@@ -89,7 +89,7 @@ def transaction_steps(
     return [Step(lambda: snapshot), Step(lambda: call, answers.append, is_call=True), commit]
 
 
-# People
+# --- people ---
 
 person("ready_a", "waiting queued made running", lambda s: ("SELECT dataflow.ready({}, {})", *s.inputs[0]))
 person("ready_b", "waiting queued", lambda s: ("SELECT dataflow.ready({}, {})", *s.inputs[1]))
@@ -254,7 +254,7 @@ person("apply_move", "waiting queued running made", moved)
 person("apply_strict", "waiting queued made running", restrained)
 
 
-# Daemons
+# --- daemons ---
 
 
 def claiming(name: str, call: Callable[[Daemon, Stage], str]) -> Callable[[Stage], list[Step]]:
@@ -282,7 +282,7 @@ def finishing(outcome: str) -> Callable[[Stage], list[Step]]:
 
 
 def lost_claim(stage: Stage) -> list[Step]:
-    """The claim is carried out, and its answer never arrives."""
+    """A claim that the server carries out, but whose answer never arrives."""
     daemon = stage.daemons["alpha"]
     return [
         Step(daemon.claim_call, lambda _: stage.cut(daemon)),
@@ -300,7 +300,7 @@ def crash(stage: Stage) -> list[Step]:
 
 
 def ready_both(stage: Stage) -> list[Step]:
-    """One transaction, and two statements that others may come between."""
+    """One transaction of two statements; other operations may come between them."""
     first, second = (text("SELECT dataflow.ready({}, {})", *chunk) for chunk in stage.inputs)
     begin, commit = transaction_steps(first, READ_COMMITTED)
     return [begin, Step(lambda: second), commit]
@@ -324,7 +324,7 @@ def retaking(stage: Stage) -> list[Step]:
 
 
 def beginning(outcome: str | None) -> Callable[[Stage], list[Step]]:
-    """Something outside takes the run, and ends it so; None: it is never heard of again."""
+    """An executor outside begins the run, and ends it with this outcome; None: it never ends it."""
 
     def play(stage: Stage) -> list[Step]:
         handles: list[str] = []
@@ -389,7 +389,7 @@ _register("lost_connection", "running stopping read", "alpha", lost_connection)
 
 
 def part(stage: Stage, name: str, slot: int) -> Part:
-    """An operation by its name, `rebuild` or `rebuild@work:insert`, played by the person of this slot or by its daemon."""
+    """The operation of a name, `rebuild` or `rebuild@work:insert`, for the person of this slot or for its daemon."""
     bare, _, stop = name.partition("@")
     operation = OPERATIONS[bare]
     daemon = stage.daemons.get(operation.actor)

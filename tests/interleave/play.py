@@ -1,10 +1,10 @@
 """Plays operations against each other, step by step, in every order.
 
 A schedule is one line: `join/waiting rc/rc ready_a claim_beta ABAB`. It names the scene (world and state), the isolation
-levels of people and of daemons (rc, rr or ser), the operations A, B and so on, and whose step is next. A step that has to
-wait for a lock is left waiting, and its turn passes to the others; what is left when the letters are used up is done in
-the order of the operations. `rebuild@work:insert` stops in its middle, at its first insert into `work`, whether or not there is a
-row to insert; going on is a step.
+levels of people and of daemons (rc, rr or ser), the operations A, B and so on, and the order of their steps. A step that must
+wait for a lock is left waiting, and the others go on. Steps that are left when the letters are used up are done in the order of
+the operations. `rebuild@work:insert` stops in the middle, at its first insert into `work`, even if there is no row to insert;
+its continuation is a step.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from tests.judge import Violation
 
 LETTERS = "ABC"
-# Refused by a rule, in conflict with another transaction, in a deadlock, or after a wait in vain: the operation is not done.
+# A rule refused the operation, or it ended by a conflict, a deadlock or a lock timeout: it had no effect.
 REFUSALS = ("DF", "25001", "40001", "40P01", "55P03", "57014")
 
 
 @dataclass(frozen=True)
 class Case:
-    """Everything but the order."""
+    """A schedule without its order of steps."""
 
     world: str
     state: str
@@ -69,7 +69,7 @@ class Tally:
 
 
 class Actor:
-    """One operation on its way."""
+    """One operation while it is played."""
 
     def __init__(self, played: Part, letter: str, name: str) -> None:
         self.session, self.steps, self.daemon = played.session, played.steps, played.daemon
@@ -114,7 +114,7 @@ class Player:
                 actor.session.ask("SELECT set_config('interleave.pause_at', '', false)")
 
     def _advance(self, actor: Actor) -> None:
-        """The next step of one, and then whatever the others can do that were waiting."""
+        """Plays the next step of one operation, and then the waiting steps of others that can go on."""
         if actor.under_way is not None:
             if actor.steps and actor.steps[0].is_going_on and self._is_paused(actor):
                 actor.steps.pop(0)
@@ -133,7 +133,7 @@ class Player:
                 self._wait(other)
 
     def _wait(self, actor: Actor) -> None:
-        """Until the statement has returned, or somebody keeps it from going on."""
+        """Waits until the statement has returned, or waits for a lock."""
         while actor.under_way is not None:
             answer = actor.session.poll()
             if answer is not None:
@@ -153,7 +153,7 @@ class Player:
         actor.session.roll_back()
         actor.steps.clear()
         if actor.daemon is not None:
-            # What a failed claim has locked stays locked as long as the session lives: dataflowd gives it up.
+            # The locks of a failed claim last as long as the session, so dataflowd closes the session.
             self.stage.cut(actor.daemon)
 
     def _blockers(self, actor: Actor) -> set[int]:
@@ -187,12 +187,12 @@ def _merged(lengths: list[int]) -> list[str]:
 
 
 def schedules_of(stage: Stage, case: Case) -> list[Schedule]:
-    """Every order of a case."""
+    """All schedules of a case."""
     return [Schedule(case, order) for order in _merged(_lengths(stage, case))]
 
 
 def _lengths(stage: Stage, case: Case) -> list[int]:
-    """How many steps each operation has; the same in every scene."""
+    """The number of steps of each operation, which is the same in every scene."""
     found = []
     for slot, name in enumerate(case.names):
         key = (name, case.people, case.daemons)
@@ -209,14 +209,14 @@ def _set(stage: Stage, case: Case) -> None:
 
 
 def can_meet(*names: str) -> bool:
-    """One session does one thing at a time."""
+    """Whether the operations can be played together: one session can do only one operation at a time."""
     actors = [OPERATIONS[name.partition("@")[0]].actor for name in names]
     daemons = [actor for actor in actors if actor != "person"]
     return len(daemons) == len(set(daemons))
 
 
 def states_of(world: str, *names: str) -> list[str]:
-    """Where the operations have something to do with each other; else where one of them has something to do."""
+    """The states in which the operations affect each other; otherwise the states in which one of them has an effect."""
     operations = [OPERATIONS[name.partition("@")[0]] for name in names]
     if any(each.worlds is not None and world not in each.worlds for each in operations):
         return []

@@ -1,7 +1,7 @@
-"""What the stage looks like before two operations meet: a world (which jobs and mappings) in a state (how far its run is).
+"""The scenes: the stage before operations meet. A scene is a world (jobs and mappings) in a state (how far its run is).
 
-Each world has a job `make` whose run is at the centre, and a job `copy` that reads what it makes. Which of its input chunks
-are still to come is worked out by the second judge.
+Each world has a job `make`, whose run the operations are about, and a job `copy` that reads its output. The second judge
+computes which input chunks the run needs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class World:
     dataid: str = "1"
     outputs: tuple[str, ...] = ("made",)
     columns: dict[str, Any] = field(default_factory=dict)
-    # Chunks of other runs of `make`, there from the start.
+    # Chunks of other runs of `make`, which exist from the start.
     others: tuple[Chunk, ...] = ()
     calendar: str | None = None
     # The batches of the partitioning `parts` of the first input.
@@ -39,7 +39,7 @@ class World:
 
     @property
     def needs(self) -> list[Chunk]:
-        """The input chunks of the run; those that come last are the ones to play with."""
+        """The input chunks of the run. The operations work on the last ones."""
         return [
             (dataset, dataid)
             for dataset, mapping in self.inputs.items()
@@ -100,7 +100,7 @@ WORLDS = {
     ]
 }
 
-# How far the run is. What each means is in Stage.prepare.
+# How far the run is; Stage.prepare makes each state.
 STATES = (
     "waiting",
     "unvalidated",

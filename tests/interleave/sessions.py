@@ -1,7 +1,7 @@
-"""Sessions whose statements are sent now and answered later, so that one thread plays several people.
+"""Sessions that send a statement and read the answer later, so that one thread plays several people.
 
-A statement is under way until it has returned or waits for a lock. That it waits is asked of the server
-(pg_blocking_pids), never guessed from the time that has passed.
+A statement is under way until it has returned or waits for a lock. The server tells whether it waits (pg_blocking_pids); the
+elapsed time does not count.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from psycopg import pq
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Enough for any statement here on a busy machine; a wait that nobody ends shows as a timeout.
+# Enough for any statement here on a busy machine. A statement that waits for ever ends with a timeout.
 STATEMENT_MILLISECONDS = 5000
-# Longer than the lock_timeout of finish(), so that it is never finish() that fails in a deadlock.
+# Longer than the lock_timeout of finish(), so that finish() is never the victim of a deadlock.
 DEADLOCK_MILLISECONDS = 300
 POLL_SECONDS = 0.001
 
@@ -86,7 +86,7 @@ class Session:
         return answer
 
     def ask(self, statements: str) -> Answer:
-        """Sends, and waits: nobody else is there."""
+        """Sends a statement and waits for its answer. Used while no other operation is under way."""
         self.send(statements)
         while (answer := self.poll()) is None:
             pass

@@ -1,8 +1,8 @@
-"""The stage: one database, the sessions of people and daemons on it, and a scene that is set up again in a few milliseconds.
+"""The stage: one database, the sessions of people and daemons on it, and a scene that is restored in a few milliseconds.
 
-A daemon here is its claiming session and the runners it has started. It does what dataflowd does: it starts a runner for
-each attempt that a claim returned to it, stops those that were cancelled and says so, and after a lost connection takes
-its locks again and gives back what it never heard of.
+A daemon here is its claiming session and the runners that it has started. It does what dataflowd does: it starts a runner for
+each attempt that a claim returns, stops cancelled attempts and reports it, and after a lost connection takes its locks again
+and gives back the attempts that it does not know.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PLENTY = 100
 MOST_ROUNDS = 30
 SCHEDULES_PER_VACUUM = 200
 
-# What a scene does not begin with. All other tables are as they were when it was set up, also those that are made some day.
+# Tables that are empty when a scene begins. All other tables, also future ones, are restored.
 EMPTIED = ("event", "forgotten", "check_result", "node_stat", "quarantine")
 
-# A function is stopped in its middle, at its first write of the kind that the session has named, such as work:insert. It goes on when the key
-# is free; until then the stage holds it.
+# Stops a function in the middle, at its first write of the kind that the session has named, such as work:insert. The stage
+# holds an advisory lock; the function goes on when the lock is released.
 PAUSES = """
     CREATE FUNCTION public.pause_here() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -103,7 +103,7 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Saved:
-    """A scene as it was set up: how to bring its rows back, and what ran."""
+    """A saved scene: the statements that restore its rows, and its running attempts."""
 
     restore: str
     jobs: dict[str, dict[str, Any]]
@@ -129,7 +129,7 @@ class Stage:
         self._saved: dict[tuple[str, str], Saved] = {}
         self._scenes_set = 0
         self._columns = self._read_columns()
-        # What migrations put there: every scene starts with it.
+        # The rows of the migrations, with which every scene begins.
         self._initial = self._snapshot()
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class Stage:
             session.close()
         self.observer.close()
 
-    # The scene
+    # --- the scene ---
 
     def set_scene(self, world: str, state: str) -> None:
         self._scenes_set += 1
@@ -158,7 +158,7 @@ class Stage:
 
     @property
     def inputs(self) -> tuple[Chunk, Chunk]:
-        """The two input chunks that operations are about; where one is enough, it is both."""
+        """The two input chunks that operations work on. If the run has only one, it is returned twice."""
         return self.world.needs[0], self.world.needs[-1]
 
     def _prepare(self, world: World, state: str) -> None:
@@ -180,7 +180,7 @@ class Stage:
         self.settle()
 
     def _run(self, state: str) -> None:
-        """The run is claimed, and then it is as the state says."""
+        """Claims the run, and brings it into the state."""
         alpha, world = self.daemons["alpha"], self.world
         self._claim_run(alpha, *world.run)
         if state in {"stopping", "cancelled"}:
@@ -195,7 +195,7 @@ class Stage:
             self._kill_daemon(alpha)
 
     def _leave_in_queue(self, chunk: Chunk) -> None:
-        """A claim had the row of the queue locked while a hold was set: the row stayed."""
+        """Leaves the run in the queue although it is held: a claim had its row locked while the hold was set."""
         self.do("SELECT dataflow.hold({}, {}, 'wait')", *chunk)
         self._by_force(
             text(
@@ -206,7 +206,7 @@ class Stage:
         )
 
     def _kill_daemon(self, daemon: Daemon) -> None:
-        """What it ran belongs to another now, which is gone with its session and its lease."""
+        """Gives the daemon's attempts to another daemon without a session and with an expired lease."""
         self.do("SELECT dataflow.register_daemon('gone', 'host', 1)")
         self._by_force(
             "UPDATE dataflow.daemon SET lease_until = now() - interval '1 hour', session_pid = NULL WHERE daemon = 'gone'",
@@ -262,13 +262,13 @@ class Stage:
         assert daemon.runners, f"{job}/{dataid} could not be claimed: {answer}"
 
     def _by_force(self, *statements: str) -> None:
-        """As nobody may, and without any trigger."""
+        """Runs a statement that no person may run, with triggers disabled."""
         with self.observer.transaction():
             self.observer.execute("SET LOCAL session_replication_role = replica")
             for statement in statements:
                 self.observer.execute(statement.encode())
 
-    # Saving and restoring
+    # --- saving and restoring ---
 
     def _read_columns(self) -> dict[str, list[str]]:
         found = self.observer.execute(
@@ -315,7 +315,7 @@ class Stage:
                 session.reconnect()
             session.roll_back()
         self._plain(saved.restore)
-        # What a session remembers of attempts and queues is of another scene.
+        # A session's memory of attempts and queues belongs to the last scene.
         forget = (
             "SELECT pg_advisory_unlock_all(), set_config('dataflow.oldest_running', '', false),"
             " set_config('dataflow.look_cost', '0', false), set_config('interleave.pause_at', '', false)"
@@ -339,24 +339,24 @@ class Stage:
             )
 
     def _plain(self, statements: str) -> None:
-        """Several statements with one journey."""
+        """Sends several statements in one round trip."""
         answer = self.observer.pgconn.exec_(statements.encode())
         assert not answer.error_message, answer.error_message.decode()
 
-    # What everybody may do
+    # --- operations of all sessions ---
 
     def do(self, statement: str, *values: Any) -> None:
         self.observer.execute(text(statement, *values).encode())
 
     def settle(self) -> None:
-        """All is quiet, and time has passed: nothing remains to be looked at again."""
+        """Lets time pass while no session is active, so that all rechecks are done."""
         self._plain(LATER)
         self.do("SELECT dataflow.settle()")
 
     def report(self, kind: str, text: str) -> None:
         self.problems.append(Violation(kind, text))
 
-    # What daemons do
+    # --- operations of daemons ---
 
     def start_runners(self, daemon: Daemon, rows: list[Row]) -> None:
         for row in rows:
@@ -372,7 +372,7 @@ class Stage:
             daemon.runners[runner.attempt] = runner
 
     def stop_runners(self, daemon: Daemon, answer: Answer) -> None:
-        """Those whose report was taken, or refused for good."""
+        """Stops the runners whose result was accepted, or refused for good."""
         for row in answer.rows:
             if row["verdict"] != "busy":
                 daemon.runners.pop(int(row["attempt"] or 0), None)
@@ -385,21 +385,21 @@ class Stage:
             self.stop_runners(daemon, answer)
 
     def cut(self, daemon: Daemon) -> None:
-        """The connection breaks; returns when the server has noticed."""
+        """Breaks the connection, and returns when the server has noticed."""
         pid = daemon.session.pid
         daemon.session.close()
         while self.observer.execute("SELECT pid FROM pg_stat_activity WHERE pid = %s", [pid]).fetchone():
             pass
 
     def crash(self, daemon: Daemon) -> None:
-        """Its process dies, its runners with it, and its host says so."""
+        """Kills the daemon and its runners; a daemon on the same host ends its lease."""
         self.cut(daemon)
         daemon.has_crashed = True
         daemon.runners.clear()
         self.do("SELECT dataflow.expire_daemon({}, {})", daemon.name, daemon.incarnation)
 
     def unknown(self, daemon: Daemon, answer: Answer) -> list[Runner]:
-        """What retake_attempts() returned and this daemon never heard of."""
+        """The attempts of retake_attempts() that this daemon does not know."""
         return [
             Runner(int(row["attempt"] or 0), row["token"] or "", row["jobid"] or "", row["dataid"] or "")
             for row in answer.rows
@@ -407,7 +407,7 @@ class Stage:
         ]
 
     def mend(self, daemon: Daemon) -> None:
-        """A new session after a lost one, as dataflowd gets it; after a crash, a new incarnation."""
+        """Opens a new session after a lost one, as dataflowd does; after a crash, registers a new incarnation."""
         daemon.session.reconnect()
         if daemon.has_crashed:
             daemon.incarnation = self._register(daemon.name, daemon.session)
@@ -417,10 +417,10 @@ class Stage:
             self.report("error", f"retake: {answer.sqlstate} {answer.message}")
         self.finish(daemon, self.unknown(daemon, answer), "RETURNED")
 
-    # The end of a schedule
+    # --- the end of a schedule ---
 
     def drain(self) -> None:
-        """The faults are over: whatever can go on does, every claimed run was ready, and nothing is left."""
+        """Runs everything to its end without faults. Every claimed run must be ready, and nothing may be left."""
         for daemon in self.daemons.values():
             if not daemon.session.is_open:
                 self.mend(daemon)
@@ -471,7 +471,7 @@ class Stage:
         return bool(claimed)
 
     def verdict(self) -> list[Violation]:
-        """Everybody has done what was to be done."""
+        """The violations after all operations have ended."""
         self.settle()
         self.problems += [each for each in look(self.observer).violations() if is_harmful(each)]
         self.drain()
@@ -489,5 +489,5 @@ class Stage:
 
 
 def text(statement: str, *values: Any) -> str:
-    """A statement with its values written out, as a person would type it."""
+    """A statement with its values written into it, as a person would type it."""
     return sql.SQL(statement).format(*map(sql.Literal, values)).as_string(None)

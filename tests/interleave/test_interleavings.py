@@ -1,4 +1,4 @@
-"""Operations meet in many orders, and nothing is lost, held or run twice. `python -m tests.interleave` is the long form."""
+"""Operations meet in many orders, and no run is lost, blocked or run twice. `python -m tests.interleave` is the long form."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.interleave.stage import Stage
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Each is a mistake that was made.
+# Each schedule once found a bug.
 KNOWN = (
-    # a claim whose answer is lost, and a person who takes the run away before the daemon is back
+    # the answer of a claim is lost, and a person takes the run away before the daemon is back
     "identity/queued rc/rc lost_claim resubmit_sql ABBAA",
     "identity/queued rc/rc lost_claim cancel ABBAA",
     "identity/queued rc/rc lost_claim hold_release_out ABBBBAA",
@@ -37,12 +37,12 @@ KNOWN = (
     "limited/running rc/rc claim_other settle AABB",
     # strict order with two outputs
     "strict2/made rc/rc hold_out settle AABB",
-    # a judgement that is no longer true when it is written
+    # an evaluation that is no longer true when it is written
     "identity/stale rc/rc rebuild@work:insert release_in ABBAA",
-    # what is deleted beside a runner or a claim
+    # a delete during a run or a claim
     "identity/running rc/rc cancel_delete claim_alpha AAAABB",
     "join/failed rc/rc delete_out claim_beta BAAB",
-    # a chunk that was not validated, registered again
+    # a chunk without validation is registered again
     "identity/unvalidated rc/rc ready_again settle AABB",
 )
 SEED = 15
@@ -61,7 +61,7 @@ def test_what_went_wrong_once_goes_right(stage: Stage, line: str) -> None:
 
 
 def test_operations_meet_and_leave_no_damage(stage: Stage) -> None:
-    """Every two in the richest world, and a sample of everything else."""
+    """Every pair in the richest world, and a sample of all other cases."""
     tally = Tally()
     for schedule in cases.short(SEED, lambda case: schedules_of(stage, case), SAMPLE):
         play(stage, schedule, tally)

@@ -1,4 +1,4 @@
-"""The second judge names each thing that is broken by hand, and reads mappings as the functions in sql/ do."""
+"""The second judge finds each row that a test breaks by hand, and its mappings agree with the functions in sql/."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNITS = ["hour", "day", "week", "month", "year"]
 
 @pytest.fixture
 def shop(world: World) -> World:
-    """One run done, one running, one queued, one waiting; and a strict job with two outputs."""
+    """One run is done, one is running, one is queued, one waits; and there is a strict job with two outputs."""
     world.job("clean", ["raw", "rates"], "cleaned", max_attempts=2)
     world.job("ledger", "raw", ["book", "pages"], strict_order=True)
     world.ready("raw", "1", "2", "3", "4")
@@ -145,7 +145,7 @@ def test_what_is_ready_is_said_from_the_tables_alone(shop: World) -> None:
     assert look(shop.connection).ready == {("clean", "4"), ("ledger", "2")}
 
 
-# Mappings
+# --- mappings ---
 
 numbers = st.integers(0, 10**18 - 1) | st.integers(0, 40)
 moments = st.integers(0, 400 * 366 * 24).map(

@@ -20,6 +20,7 @@ from dataflowd.engine.orders import Orders
 from dataflowd.engine.runners import IS_STARTING, PROBE_AFTER_SECONDS
 from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
+from dataflowd.host.settings import Current
 from dataflowd.model.attempt import Attempt
 
 if TYPE_CHECKING:
@@ -169,9 +170,10 @@ def shop_settings(settings: Settings, tmp_path: Path) -> Settings:
 async def shop(world: World, settings: Settings) -> AsyncIterator[Shop]:
     declared = Declared(settings)
     dataflowd.flow.apply(world.connection, declared.flows["shop"])
-    orders = Orders(settings)
-    commands = CommandEngine(settings, declared, orders, is_looked_at=True)
-    engine = SparkEngine(settings, declared, orders, commands)
+    current = Current(settings)
+    orders = Orders(current)
+    commands = CommandEngine(current, declared, orders, is_looked_at=True)
+    engine = SparkEngine(current, declared, orders, commands)
     try:
         yield Shop(world, settings, engine, world.daemon())
     finally:

@@ -23,6 +23,7 @@ from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
+from dataflowd.host.settings import Current
 from dataflowd.model.attempt import Attempt
 from tests.e2e.ctl_flow import ok
 from tests.processes import children_of
@@ -153,8 +154,9 @@ def shop_settings(settings: Settings, tmp_path: Path) -> Settings:
 async def shop(world: World, settings: Settings) -> AsyncIterator[Shop]:
     declared = Declared(settings)
     dataflowd.flow.apply(world.connection, declared.flows["shop"])
-    orders = Orders(settings)
-    engine = SparkEngine(settings, declared, orders, CommandEngine(settings, declared, orders))
+    current = Current(settings)
+    orders = Orders(current)
+    engine = SparkEngine(current, declared, orders, CommandEngine(current, declared, orders))
     try:
         yield Shop(world, settings, engine)
     finally:

@@ -485,7 +485,7 @@ def test_a_look_at_what_was_written_sees_the_columns_that_were_written(
 def test_files_that_this_host_does_not_hold_are_listed_and_counted_by_spark(
     spark: SparkSession, numbers: DataFrame, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dataflowd.host.allowed_roots.local", lambda _location: None)
+    monkeypatch.setattr("dataflowd.host.allowed_roots.local_path", lambda _location: None)
     declared = {
         "out": dataset("out", format=kind, checks={"unique": {"columns": ["id"], "severity": "error"}})
     }
@@ -662,7 +662,7 @@ def test_a_file_that_is_changed_while_it_is_read_is_not_published_without_its_br
 
     declared = {"raw": dataset("raw", format="csv", columns="id int")}
     with pytest.raises(
-        AttemptError, match="2 bad records came by in read raw, and 1 of them could be found"
+        AttemptError, match="2 bad records were counted in read raw, and only 1 of them could be read"
     ) as told:
         run_job(copy, spark, {"raw": raw}, ["out"], datasets=declared)
     assert told.value.code == "WRONG_DATA"

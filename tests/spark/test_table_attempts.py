@@ -17,6 +17,7 @@ from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
+from dataflowd.host.settings import Current
 from dataflowd.model.attempt import Attempt, Result
 
 if TYPE_CHECKING:
@@ -137,8 +138,9 @@ async def loading(world: World, settings: Settings) -> AsyncIterator[Loading]:
     raw = Path(settings.effective_root) / "raw"
     raw.mkdir(parents=True)
     (raw / "s1.csv").write_text("1,ann\n2,bob\n")
-    orders = Orders(settings)
-    engine = SparkEngine(settings, declared, orders, CommandEngine(settings, declared, orders))
+    current = Current(settings)
+    orders = Orders(current)
+    engine = SparkEngine(current, declared, orders, CommandEngine(current, declared, orders))
     try:
         world.ready("raw", "s1")
         yield Loading(world, engine, world.daemon(), settings.flows[0].parent)

@@ -1,4 +1,4 @@
-"""README's SQL section, typed by a stranger: every statement in it works, and the weekend is recovered with it."""
+"""docs/sql.md, typed by a stranger: every statement on it works, and the weekend is recovered with it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from tests import readme
 if TYPE_CHECKING:
     from tests.fix_world import World
 
-SECTION = readme.section("SQL is an interface")
-WEEKEND = [
-    line.split("--")[0].strip().encode()
-    for line in readme.blocks("SQL is an interface", "sql")[0].splitlines()
-    if line.strip()
-]
+PAGE = readme.DOCS / "sql.md"
+
+
+def statements(title: str) -> list[bytes]:
+    """A line each, without its comment."""
+    [block] = readme.blocks(title, "sql", PAGE)
+    return [line.split("--")[0].strip().encode() for line in block.splitlines() if line.strip()]
+
+
 RECIPES = [
-    cast("LiteralString", statement) for statement in re.findall(r"`((?:SELECT|UPDATE) [^`]*;)`", SECTION)
+    cast("LiteralString", statement)
+    for statement in re.findall(r"`((?:SELECT|UPDATE) [^`]*;)`", readme.section("Recipes", PAGE))
 ]
 
 
@@ -31,12 +35,12 @@ def retail(world: World) -> World:
     return world
 
 
-def test_the_weekend_is_recovered_by_what_readme_says(retail: World) -> None:
+def test_the_weekend_is_recovered_by_what_the_page_says(retail: World) -> None:
     retail.ready("raw_orders", "2026-01-01", "2026-01-02")
     daemon = retail.daemon()
     daemon.fail(*daemon.claim(), code="NETWORK")
     assert daemon.claim() == []
-    for statement in WEEKEND:
+    for statement in statements("Recover a weekend"):
         retail.connection.execute(statement)
     runs = daemon.work_off()
     assert runs.index(("clean_orders", "2026-01-01")) < runs.index(("sum_orders", "2026-01-01"))
@@ -51,3 +55,8 @@ def test_every_statement_of_the_table_does_something(retail: World) -> None:
         # A million takes longer than this test may.
         small = statement.replace("1000000", "100")
         retail.connection.execute(small)
+
+
+def test_what_the_page_declares_is_declared(world: World) -> None:
+    for statement in statements("Declaring by SQL"):
+        assert world.connection.execute(statement).fetchone() == ("created",)

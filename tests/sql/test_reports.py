@@ -282,10 +282,12 @@ def test_runs_that_are_retried_are_of_no_job_that_needs_a_hand(world: World) -> 
 
 
 def test_the_last_step_is_said_once(pipeline: World) -> None:
-    """Release 0.1 wrote it into the error of a failed check."""
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
-    error = "min_rows: 0\n  remedy: correct the data or the job, then resubmit"
-    daemon.finish(daemon.claim_one(), outcome="FAILED", code="CHECK_FAILED", error=error)
+    told = {
+        "error": "min_rows: 0\n  remedy: none of its words count",
+        "remedy": "correct the data or the job",
+    }
+    daemon.finish(daemon.claim_one(), outcome="FAILED", code="CHECK_FAILED", **told)
     [[remedy]] = pipeline.rows("SELECT remedy FROM dataflow.why('clean_orders', %s) WHERE number = 0", DAY)
     assert remedy == f"correct the data or the job, then dataflowctl resubmit clean_orders --dataid {DAY}"

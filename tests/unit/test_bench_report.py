@@ -1,4 +1,4 @@
-"""What a bench has found, as README shows it: the table and the chart tell the same as the lines."""
+"""What a bench has found, as docs/benchmarks.md shows it: the table and the chart tell the same as the lines."""
 
 from __future__ import annotations
 

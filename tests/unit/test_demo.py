@@ -85,8 +85,8 @@ def test_colours_count_for_no_column_and_blanks_have_none() -> None:
 
 
 def test_in_a_pipe_a_moment_is_one_line() -> None:
-    assert frame.plain(MOMENT) == (
-        "1:34  running 3 of 4; clean_orders 20 of 28, 1 failed, daily_totals 9 of 28, monthly_totals 0 of 1"
+    assert frame.news(MOMENT) == (
+        "running 3 of 4; clean_orders 20 of 28, 1 failed, daily_totals 9 of 28, monthly_totals 0 of 1"
     )
 
 

@@ -16,20 +16,21 @@ import typer
 
 from dataflowd import testing
 from dataflowd.cli.app import app
-from dataflowd.flow import checks
 from dataflowd.host import sqlfiles
-from dataflowd.model import work_order
+from dataflowd.model import check_shapes, work_order
 from dataflowd.sdk.context import Context, Log, Node
 from tests import readme
-from tests.readme import README, ROOT
+from tests.readme import DOCS, README, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-DOCS = ROOT / "docs"
 CONTEXT, CHECKS, STALE = (DOCS / f"{name}.md" for name in ("context", "checks", "stale"))
 MEMBERS = re.compile(r"(?<=<!-- context -->\n).*(?=<!-- /context -->)", re.DOTALL)
 TESTING = re.compile(r"(?<=<!-- testing -->\n).*(?=<!-- /testing -->)", re.DOTALL)
+ARCHITECTURE, CONTRIBUTING = (DOCS / f"{name}.md" for name in ("architecture", "contributing"))
+LEAST_NAMES = 20  # a pattern that finds nothing would find nothing wrong
+DEFINED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 LANGUAGES = {"", "console", "json", "python", "sh", "sql", "toml"}
 
 # What has no docstring of its own.
@@ -141,15 +142,15 @@ def test_every_public_attribute_of_what_the_context_gives_is_on_its_page(kind: t
 
 def test_every_rule_and_severity_of_a_check_is_on_its_page() -> None:
     named = re.findall(r"^\| `(\w+)` \|", text(CHECKS), re.MULTILINE)
-    assert set(named) == {*checks._READERS, "custom", *checks.SEVERITIES}
+    assert set(named) == {*check_shapes.SHAPES, "custom", *check_shapes.SEVERITIES}
     shown = tomllib.loads(readme.page_blocks(CHECKS, "toml")[0])
-    assert shown["dataset"]["orders"]["checks"].keys() == {*checks._READERS, "custom"}
+    assert shown["dataset"]["orders"]["checks"].keys() == {*check_shapes.SHAPES, "custom"}
 
 
 def test_every_reason_for_a_stale_chunk_has_its_heading() -> None:
     declared = re.search(
         r"COMMENT ON COLUMN dataflow\.stale\.because IS '([A-Z, ]+)'",
-        text(sqlfiles.sql_dir() / "functions" / "report.sql"),
+        text(sqlfiles.sql_dir() / "functions" / "stale.sql"),
     )
     assert declared is not None
     headings = [title for title in readme.sections(STALE) if title.isupper()]
@@ -161,7 +162,7 @@ def test_readme_leads_to_every_page() -> None:
         assert f"](docs/{page.name}" in text(README), page.name
 
 
-@pytest.mark.parametrize("page", readme.pages(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [README, *readme.pages()], ids=lambda page: page.name)
 def test_every_block_of_code_is_code(page: Path) -> None:
     assert set(re.findall(r"^ *```(\w*)\n(?:.|\n)*?^ *```$", text(page), re.MULTILINE)) <= LANGUAGES
     for code in readme.page_blocks(page, "python"):
@@ -176,8 +177,45 @@ def test_every_block_of_code_is_code(page: Path) -> None:
                 assert_command(shlex.split(line.removeprefix("$ "), comments=True))
 
 
+@pytest.mark.parametrize("page", [README, *readme.pages()], ids=lambda page: page.name)
+def test_every_command_inside_a_sentence_is_a_command(page: Path) -> None:
+    for line in readme.inline_commands(page, "dataflowctl"):
+        assert_command(shlex.split(re.sub(r"[\[\]]|\.\.\.", "", line)))
+
+
+@pytest.mark.parametrize("page", [ARCHITECTURE, CONTRIBUTING], ids=lambda page: page.name)
+def test_every_name_of_our_code_is_there(page: Path) -> None:
+    """Files, functions in files, and what the schema `dataflow` has. Names that moved would send a reader nowhere."""
+    content = text(page)
+    named = re.findall(r"`((?:dataflowd|sql|tests|systemd|\.ci)/[\w./@-]*)(?:::(\w+))?`", content)
+    assert len(named) > LEAST_NAMES
+    for path, function in named:
+        assert (ROOT / path).exists(), path
+        if function:
+            tree = ast.parse(text(ROOT / path))
+            assert function in {node.name for node in ast.walk(tree) if isinstance(node, DEFINED)}, (
+                f"{path}::{function}"
+            )
+    objects = sql_objects()
+    for name in set(re.findall(r"`dataflow\.(\w+)[`(]", content)):
+        assert name in objects, f"dataflow.{name}"
+
+
+def sql_objects() -> set[str]:
+    """Functions, views and tables of the schema."""
+    found = set[str]()
+    for path in (*sqlfiles.migrations(), *sqlfiles.functions()):
+        found |= set(
+            re.findall(
+                r"^CREATE (?:OR REPLACE )?(?:FUNCTION|VIEW|TABLE) dataflow\.(\w+)", text(path), re.MULTILINE
+            )
+        )
+    return found
+
+
 def assert_command(words: list[str]) -> None:
-    """It is one of dataflowctl's, and so are its options."""
+    """It is one of dataflowctl's, and so are its options. What stands behind -- is another program's."""
+    words = words[: words.index("--")] if "--" in words else words
     command: Any = typer.main.get_command(app)
     for word in words[1:]:
         if not hasattr(command, "commands"):

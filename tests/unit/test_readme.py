@@ -7,12 +7,16 @@ import json
 import re
 
 from dataflowd.daemon.metrics import Metrics
-from dataflowd.host.settings import Settings
+from dataflowd.host.settings import Settings, description
 from dataflowd.model.endings import AGAIN, BY_TRIES, ENDINGS, NEVER
 from dataflowd.model.errors import EXIT
+from tests import readme
 from tests.bench import gather
-from tests.readme import README, REFERENCE, ROOT
+from tests.readme import DOCS, README, REFERENCE, ROOT
 
+BENCHMARKS = DOCS / "benchmarks.md"
+CONTRIBUTING = DOCS / "contributing.md"
+MOST_LINES = 200  # of README: it is read in one sitting, the rest stands on pages
 SETTINGS = re.compile(r"(?<=<!-- settings -->\n).*(?=<!-- /settings -->)", re.DOTALL)
 ENDINGS_TABLE = re.compile(r"(?<=<!-- endings -->\n).*(?=<!-- /endings -->)", re.DOTALL)
 FIGURES = re.compile(r"(?<=<!-- bench -->\n).*(?=<!-- /bench -->)", re.DOTALL)
@@ -26,7 +30,7 @@ def settings_table() -> str:
             if field.default and not field.is_required() and not field.default_factory
             else ""
         )
-        rows.append(f"| `{name}` | {default} | {field.description} |")
+        rows.append(f"| `{name}` | {default} | {description(name)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -41,18 +45,22 @@ def endings_table() -> str:
 
 
 def figures_table() -> str:
-    return gather.table(json.loads((ROOT / "docs" / gather.JSON_FILE).read_text(encoding="utf-8")))
+    return gather.table(json.loads((DOCS / gather.JSON_FILE).read_text(encoding="utf-8")))
 
 
 def reference() -> str:
     return REFERENCE.read_text(encoding="utf-8")
 
 
-def readme() -> str:
-    return README.read_text(encoding="utf-8")
+def benchmarks() -> str:
+    return BENCHMARKS.read_text(encoding="utf-8")
 
 
-def test_every_setting_stands_in_readme_as_the_program_documents_it() -> None:
+def test_readme_is_read_in_one_sitting() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+
+
+def test_every_setting_is_documented_as_the_program_documents_it() -> None:
     found = SETTINGS.search(reference())
     assert found is not None
     assert found[0] == settings_table(), "renew it with `python -m tests.unit.test_readme`"
@@ -75,24 +83,29 @@ def test_every_code_that_is_raised_stands_in_the_table() -> None:
                     assert code in known, (path, code)
 
 
-def test_the_figures_of_readme_are_those_that_were_measured() -> None:
-    found = FIGURES.search(readme())
+def test_the_figures_are_those_that_were_measured() -> None:
+    found = FIGURES.search(benchmarks())
     assert found is not None
     assert found[0] == figures_table(), "renew it with `python -m tests.unit.test_readme`"
 
 
 def test_every_link_leads_somewhere() -> None:
-    for path in [README, *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8")):
-            assert "://" in target or (path.parent / target).exists(), (path, target)
+    linking = [README, ROOT / "CHANGELOG.md", *readme.pages(), *(ROOT / "examples").rglob("*.md")]
+    for path in linking:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", path.read_text(encoding="utf-8")):
+            if "://" in target:
+                continue
+            found = (path.parent / target).resolve() if target else path
+            assert found.exists(), (path, target)
+            assert not anchor or anchor in readme.anchors(found), (path, target, anchor)
 
 
-def test_every_exit_status_stands_in_readme() -> None:
+def test_every_exit_status_is_documented() -> None:
     rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \| \S.* \|$", reference(), re.MULTILINE)
     assert {code: int(status) for status, code in rows} == EXIT
 
 
-def test_every_metric_stands_in_readme() -> None:
+def test_every_metric_is_documented() -> None:
     shown = {metric.name for metric in Metrics().registry.collect()}
     assert (
         set(re.findall(r"`(dataflow_[a-z_]+)`", reference().partition("| metric |")[2].partition("\n\n")[0]))
@@ -100,13 +113,13 @@ def test_every_metric_stands_in_readme() -> None:
     )
 
 
-def test_every_make_target_stands_in_readme() -> None:
+def test_every_make_target_is_documented() -> None:
     targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for target in set(targets) - {"help", "install"}:
-        assert f"| `make {target}` |" in readme()
+        assert f"| `make {target}` |" in CONTRIBUTING.read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":
     REFERENCE.write_text(SETTINGS.sub(lambda _: settings_table(), reference()), encoding="utf-8")
     REFERENCE.write_text(ENDINGS_TABLE.sub(lambda _: endings_table(), reference()), encoding="utf-8")
-    README.write_text(FIGURES.sub(lambda _: figures_table(), readme()), encoding="utf-8")
+    BENCHMARKS.write_text(FIGURES.sub(lambda _: figures_table(), benchmarks()), encoding="utf-8")

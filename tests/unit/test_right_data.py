@@ -86,7 +86,7 @@ def test_yesterdays_file_is_refused_where_a_newer_one_is_expected(path: Path) ->
     chunk = Chunk(dataid=DAY, location=str(path), not_older="2026-01-31T00:00:00.000+00:00")
     look(path, chunk)
     put(path, "1,one\n", NOON - 86_400)
-    assert "is of 2026-01-30T12:00:00.000+00:00, before the day that it is for" in refused(path, chunk)
+    assert "is of 2026-01-30T12:00:00.000+00:00, before the day of the chunk" in refused(path, chunk)
 
 
 def order_of(*chunks: Chunk) -> Order:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pydantic import ValidationError
 
+from dataflowd.cli.dataflowd import run_daemon
 from dataflowd.host import settings
 from dataflowd.model.errors import InvalidSettingsError
 from dataflowd.model.masking import MASK, mask
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     Write = Callable[[str], Path]
 
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference.md"
 SECRET = "hunter2"  # noqa: S105 - what must not be shown
 
 
@@ -196,3 +200,43 @@ def test_config_prints_every_setting_with_its_origin_and_without_secrets(
     assert readable.returncode == 0
     assert f"postgresql://me:{MASK}@db.example/flow" in readable.stdout
     assert SECRET not in readable.stdout
+
+
+def test_a_reload_replaces_all_settings_but_those_that_need_a_restart(
+    write: Write,
+) -> None:
+    before = settings.load(write("poll = 5\nlease = 30\nengine = 'noop'\n")).settings
+    fresh = settings.load(write("poll = 6\nlease = 31\nengine = 'noop'\n")).settings
+    after, waiting = settings.reloaded(before, fresh)
+    assert (after.poll, after.lease) == (6, 30)
+    assert waiting == ["lease"]
+    assert before.poll == 5
+
+
+def test_settings_cannot_be_changed_in_place() -> None:
+    found = settings.load().settings
+    with pytest.raises(ValidationError, match="frozen"):
+        found.poll = 1.0  # type: ignore[misc]
+
+
+def test_whoever_keeps_the_current_settings_sees_those_of_a_reload() -> None:
+    current = settings.Current(settings.load().settings)
+    kept = current
+    current.settings = current.settings.model_copy(update={"poll": 1.0})
+    assert kept.settings.poll == 1.0
+
+
+def test_what_the_command_line_gives_is_checked_as_the_setting_is() -> None:
+    found = settings.load().settings
+    assert settings.replaced(found, "daemon_name", "d1").daemon_name == "d1"
+    for name, value in {"daemon_name": "1 d", "engine": "steam"}.items():
+        with pytest.raises(ValidationError):
+            settings.replaced(found, name, value)
+
+
+def test_help_and_docs_name_the_settings_that_need_a_restart() -> None:
+    [signal] = [line for line in REFERENCE.read_text(encoding="utf-8").splitlines() if "| SIGHUP |" in line]
+    assert set(re.findall("`([a-z_]+)`", signal)) == set(settings.FIXED)
+    shown = " ".join((run_daemon.__doc__ or "").split())
+    assert set(shown.rpartition("as they were: ")[2].rstrip(".").split(", ")) == set(settings.FIXED)
+    assert all(settings.description(name).endswith("needs a restart") for name in settings.FIXED)

@@ -62,8 +62,8 @@ def test_systemd_finds_no_mistake_in_a_drop_in(installed: Path, name: str, word:
 
 @needs_systemd
 @pytest.mark.parametrize("name", ["dataflowd.service", "dataflowd@blue.service"])
-def test_the_daemon_is_no_more_exposed_than_readme_says(installed: Path, name: str) -> None:
-    stated = EXPOSURE.search((UNITS.parent / "README.md").read_text(encoding="utf-8"))
+def test_the_daemon_is_no_more_exposed_than_its_page_says(installed: Path, name: str) -> None:
+    stated = EXPOSURE.search((UNITS.parent / "docs" / "deploy.md").read_text(encoding="utf-8"))
     report = analyze("security", "--offline=true", "--no-pager", str(installed / name)).stdout
     level = float(report.rpartition(f"Overall exposure level for {name}: ")[2].split()[0])
     assert stated is not None
@@ -128,7 +128,7 @@ def test_the_doctor_says_that_a_root_is_read_only_for_the_unit_and_how_to_open_i
     assert [each for each in said(host, unit) if each[0] != "ok"] == []
 
 
-def test_the_drop_in_that_is_shipped_opens_the_root_of_readme(host: Path) -> None:
+def test_the_drop_in_that_is_shipped_opens_the_root_of_the_page(host: Path) -> None:
     drop_in(host, "dataflowd.service", (UNITS / "data.conf").read_text(encoding="utf-8"))
     assert [each for each in said(host, "dataflowd") if "read-only" in each[1]] == []
 

@@ -47,5 +47,5 @@ def test_what_is_executed_is_not_replaced(command: str, executed: str) -> None:
 def test_a_value_becomes_no_option_and_an_unknown_name_is_told() -> None:
     with pytest.raises(AttemptError, match="would become the option --conf=x"):
         command_words.filled(["etl.py", "{param_evil}"], VALUES)
-    with pytest.raises(AttemptError, match="knows nothing of"):
+    with pytest.raises(AttemptError, match="is no variable of this run"):
         command_words.filled(["etl.py", "{param_gone}"], VALUES)

@@ -1,7 +1,7 @@
 """What a moment of the demo looks like: lines of at most so many columns, from what the database says.
 
-A frame has always the same lines in the same places, so that nothing jumps: head, a bar for each job, a map with one
-character a chunk, and the last notes. Here is no terminal and no clock: the same moment gives the same lines.
+A frame always has the same lines in the same places, so that nothing moves: head, a bar for each job, a map with one
+character a chunk, and the last notes. This module knows neither a terminal nor a clock: the same moment gives the same lines.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Line: TypeAlias = list[Span]
 
 @dataclass(frozen=True)
 class Bar:
-    """How far a job is with what it has to do."""
+    """The progress of one job."""
 
     job: str
     total: int
@@ -92,10 +92,10 @@ def lines(moment: Moment, width: int, *, is_unicode: bool, paint: Callable[[str,
     return [_painted(line, width, paint) for line in found]
 
 
-def plain(moment: Moment) -> str:
-    """The same in one line."""
+def news(moment: Moment) -> str:
+    """The moment in one line, without the clock."""
     done = ", ".join(_counted(bar) for bar in moment.bars)
-    return f"{clock(moment.seconds)}  running {moment.running} of {moment.limit}; {done}"
+    return f"running {moment.running} of {moment.limit}; {done}"
 
 
 def clock(seconds: float) -> str:
@@ -162,7 +162,7 @@ def _notes(notes: Sequence[Note]) -> list[Line]:
 
 
 def _painted(line: Line, width: int, paint: Callable[[str, str], str]) -> str:
-    """Cut to the width, which colours do not count for."""
+    """The line in colour, cut to the width; the codes of colours take no width."""
     drawn, room = [], width
     for text, colour in line:
         cut = text[:room]

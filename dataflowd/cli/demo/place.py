@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 MARK = ".dataflowd-demo"
 KEPT_VARIABLES = frozenset({"DATAFLOW_DEBUG"})
-LIBPQ_PREFIX = "PG"  # PGHOSTADDR and PGSERVICE would lead even a connection that names its host elsewhere
+LIBPQ_PREFIX = (
+    "PG"  # PGHOSTADDR and PGSERVICE would send even a connection that names its host to another server
+)
 SHELL_PREFIXES = (ENV_PREFIX, "PGHOSTADDR", "PGSERVICE")
 SETTINGS = """\
 # Made by `dataflowd demo`, and removed by `dataflowd demo --clean`.
@@ -42,13 +44,13 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def quickstart() -> Path:
-    """Beside the package in a checkout, inside it in a wheel."""
+    """The directory of the quickstart: beside the package in a checkout, inside the package in a wheel."""
     inside, beside = (parent / "examples" / "quickstart" for parent in (_PACKAGE, _PACKAGE.parent))
     return inside if inside.is_dir() else beside
 
 
 def default_directory(data_dir: Path) -> Path:
-    """In a shell that was told to look at a demo, the data directory is the demo's own."""
+    """Where a demo goes by default. In a shell that has the demo's settings, its data directory is the demo's directory."""
     return data_dir if (data_dir / MARK).is_file() else data_dir / "demo"
 
 
@@ -66,7 +68,7 @@ class Place:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """This directory is ours until the end: made, marked and locked. Where no server could be made nothing stays."""
+        """Makes, marks and locks the directory until the end. If no Postgres could be made there, the directory is removed."""
         is_new = not os.path.lexists(self.directory)
         with _explained(self.directory):
             self._refuse_others()
@@ -88,7 +90,7 @@ class Place:
                 raise
 
     def furnish(self) -> None:
-        """An earlier demo goes; the flow and the settings come. The directory is taken."""
+        """Removes what an earlier demo left, and writes the flow and the settings. The caller has taken the directory."""
         self._empty()
         with _explained(self.directory):
             shutil.copytree(
@@ -146,7 +148,7 @@ def leave_settings_behind(place: Place) -> list[str]:
 
 
 def shell_lines(place: Place, hidden: list[str]) -> list[str]:
-    """What a person types so that dataflowctl means the demo, in the shell that has started it."""
+    """The lines to type in the shell that started the demo, so that dataflowctl uses the demo's database."""
     programs, found = Path(sys.executable).parent, shutil.which("dataflowctl")
     is_elsewhere = found is None or Path(found).parent != programs
     unset = [name for name in hidden if name != CONFIG_VARIABLE and name.startswith(SHELL_PREFIXES)]
@@ -157,7 +159,7 @@ def shell_lines(place: Place, hidden: list[str]) -> list[str]:
 
 
 def _make(directory: Path) -> None:
-    """Where root makes it, the account that runs Postgres has to be able to enter."""
+    """Makes the directory. If root makes it, the account that runs Postgres must be able to enter it."""
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(exist_ok=True)

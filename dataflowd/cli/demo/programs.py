@@ -1,7 +1,7 @@
 """The processes of a demo: the commands that a person would type, and the daemon.
 
 Each is the real program in a process of its own. The daemon leads a session of its own, so that Ctrl-C reaches this
-process alone, which then ends the daemon in order; and the kernel kills it, should this process be killed (launch.py).
+process alone, which then ends the daemon in order; and the kernel kills the daemon if this process is killed (host/exec_child.py).
 Its runners die with it.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-# -P: what happens to lie in the working directory is not imported.
+# -P: modules in the working directory are not imported.
 PYTHON = [sys.executable, "-P"]
 DATAFLOWCTL = [*PYTHON, "-c", "from dataflowd.cli import dataflowctl; dataflowctl.main()"]
 DATAFLOWD = [*PYTHON, "-c", "from dataflowd.cli import dataflowd; dataflowd.main()"]
@@ -40,17 +40,17 @@ class StoryError(DataflowError):
 
 @dataclass(frozen=True)
 class Command:
-    """As a person types it, and as it is executed."""
+    """A command, as a person types it and as it is executed."""
 
     shown: str
     argv: Sequence[str]
 
     def read(self) -> str:
-        """What it says, when it has ended well."""
+        """Runs the command and returns its output. Raises StoryError if it fails."""
         return self.started().text()
 
     def show(self) -> None:
-        """Straight to the terminal, if there is one."""
+        """Runs the command; its output goes straight to the terminal, if there is one."""
         sys.stdout.flush()
         ended = subprocess.run(self.argv, stdin=subprocess.DEVNULL, check=False)  # noqa: S603 - our own programs
         if ended.returncode:
@@ -70,7 +70,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Started:
-    """A command under way; its few lines fit into the pipe."""
+    """A command that runs in the background. Its few lines fit into the pipe, so that nobody has to read meanwhile."""
 
     command: Command
     process: subprocess.Popen[str]
@@ -106,7 +106,7 @@ def script(path: str, *arguments: str) -> Command:
 
 
 class Daemon:
-    """`dataflowd run` while it is wanted."""
+    """The process of `dataflowd run`."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process, self._log = process, log
@@ -119,14 +119,14 @@ class Daemon:
             )
 
     def stop(self) -> None:
-        """Nothing runs any more, and it says farewell."""
+        """Ends an idle daemon with SIGTERM, and waits for its end."""
         self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(DRAIN_SECONDS)
         self.give_up()
 
     def give_up(self) -> None:
-        """What runs is given back: a second signal does not wait for it, and two of a kind would be one."""
+        """Ends the daemon at once; it gives back what runs. The second signal is of another kind, because two equal ones may arrive as one."""
         for number in (signal.SIGTERM, signal.SIGINT):
             if self._process.poll() is None:
                 self._process.send_signal(number)
@@ -144,10 +144,10 @@ class Daemon:
 @contextmanager
 def daemon(log: Path) -> Iterator[Daemon]:
     log.unlink(missing_ok=True)
-    with private.append(log) as output:
+    with private.open_append(log) as output:
         process = subprocess.Popen(  # noqa: S603 - our own program, no shell
             [sys.executable, "-I", "-S", exec_child.__file__, str(os.getpid()), "", *DATAFLOWD, "run"],
-            # Nobody looks at its port here, and another program may have it.
+            # Nobody asks for its health here, and another program may use the port.
             env=os.environ | {"DATAFLOW_HTTP_PORT": "0"},
             stdin=subprocess.DEVNULL,
             stdout=output,

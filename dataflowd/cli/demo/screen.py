@@ -1,4 +1,4 @@
-"""Brings moments to the person: drawn in place on a terminal, as lines elsewhere.
+"""Shows moments of the demo: drawn in place on a terminal, as lines elsewhere.
 
 On a terminal the cursor goes back to the frame's first line and each line is written over, so that what was above stays
 in the scrollback and nothing flickers. Where the frame does not fit, and where nobody looks at a terminal, a moment is
@@ -27,7 +27,7 @@ PLAIN_SECONDS = 5.0
 
 
 class Screen:
-    """Shows moment after moment; use it as a context, for the cursor has to come back."""
+    """Shows one moment after another. Use it as a context manager: it hides the cursor, and shows it again at the end."""
 
     def __init__(self) -> None:
         self._drawn = 0
@@ -68,11 +68,10 @@ class Screen:
     def _tell(self, moment: Moment, *, is_last: bool) -> None:
         self._tell_notes(moment.notes[self._noted :])
         self._noted = len(moment.notes)
-        line, now = frame.plain(moment), time.monotonic()
-        news = line.partition("  ")[2]
+        news, now = frame.news(moment), time.monotonic()
         last, at = self._told
         if news != last and (is_last or now - at >= PLAIN_SECONDS):
-            sys.stdout.write(f"{line}\n")
+            sys.stdout.write(f"{frame.clock(moment.seconds)}  {news}\n")
             self._told = (news, now)
 
     def _tell_notes(self, notes: Sequence[Note]) -> None:

@@ -29,7 +29,7 @@ from dataflowd.cli.show import cell, duration, folded, table
 from dataflowd.database import db
 from dataflowd.host import settings
 from dataflowd.host.embedded import java, postgres
-from dataflowd.model.errors import DataflowError, EmbeddedError
+from dataflowd.model.errors import DataflowError, EmbeddedError, either
 from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Month:
-    """As many of its days as have come, and what is wrong with two of them."""
+    """The days of the month that are there, and the two of them that are wrong."""
 
     days: int
 
@@ -87,7 +87,7 @@ class Month:
 
 
 def run(directory: Path, days: int, *, clean: str) -> None:
-    """The whole of `dataflowd demo`; `clean` is what removes it. Whoever interrupts it finds no process afterwards."""
+    """Runs the whole demo. `clean` is the command that removes it. After an interruption no process of the demo is left."""
     place, month = Place(directory), Month(days)
     with place.taken():
         for number in INTERRUPTS:
@@ -103,26 +103,21 @@ def run(directory: Path, days: int, *, clean: str) -> None:
             with suppress(DataflowError):
                 postgres.stop(directory)
             if isinstance(error, EmbeddedError):
-                raise EmbeddedError(error.message, _without_dsn(error.remedy)) from None
+                # The demo has a directory of its own, and no database but the embedded one.
+                elsewhere = "choose another directory with --dir" if error.can_move else ""
+                raise EmbeddedError(error.message, either(error.remedy_here, elsewhere)) from None
             if not isinstance(error, DataflowError):
-                # Perhaps nobody reads it: a terminal was closed, or a pipe.
+                # The terminal or the pipe may be closed, so that nobody can read it.
                 with suppress(OSError):
                     say("\nstopped: nothing of the demo runs any more")
             raise
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Once: ending in order takes a moment, and is not to be interrupted."""
+    """Interrupts the demo once. Ending in order takes a moment, during which further signals are ignored."""
     for number in INTERRUPTS:
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def _without_dsn(remedy: str) -> str:
-    """A database of one's own, and a setting, are no way out here."""
-    for other_way in (", or set DATAFLOW_DSN", "set DATAFLOW_DSN, or "):
-        remedy = remedy.replace(other_way, "")
-    return remedy.replace("data_dir", "directory with --dir")
 
 
 def _tell(place: Place, month: Month) -> None:
@@ -161,7 +156,7 @@ def _set_up(place: Place, month: Month, current: settings.Settings) -> None:
 
 
 def _ranges(month: Month) -> list[str]:
-    """Before the day that is missing, and after it."""
+    """The ranges of days before and after the missing one, as options of `ready`."""
     parts = [
         [dataid for dataid in month.dataids if dataid < month.missing],
         [dataid for dataid in month.dataids if dataid > month.missing],
@@ -170,7 +165,7 @@ def _ranges(month: Month) -> list[str]:
 
 
 def _do(command: Command) -> None:
-    """A command of the story, with the last line of what it says."""
+    """Runs a command and shows it, with the last line of its output."""
     say(bold("$ ") + folded(command.shown, taken=2, indent=6))
     said = command.read().splitlines()
     if said:
@@ -276,7 +271,7 @@ def _sum_up(connection: psycopg.Connection, month: Month, seconds: float) -> Non
 
 
 def _show_month(connection: psycopg.Connection, month: Month) -> None:
-    """What all this was for, read as anybody reads it: from where the manifest says."""
+    """Shows the month's totals, read from the location that the manifest names, as any reader does."""
     from pyarrow import dataset
 
     [chunk] = call(

@@ -1,7 +1,7 @@
 """Watches the demo's database until nothing is left to do, and shows each moment of it.
 
-What is drawn comes from the functions behind `dataflowctl status` and `dataflowctl chunks --map`. On cue, when so much
-is done, a command is given while everything runs; what fails becomes a note the moment it does.
+What is drawn comes from the functions behind `dataflowctl status` and `dataflowctl chunks --map`. When a job has
+done so many chunks, a command is given while everything runs (a Cue). A failure becomes a note at once.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 REDRAW_SECONDS = 0.3
 LATEST_REDRAW_SECONDS = 1.0  # a clock on the screen should move
-# Spark needs ten seconds to start, and a loaded machine many times that; more without any news is no waiting.
+# Spark needs ten seconds to start, and many times that on a loaded machine. Longer silence is an error.
 STALLED_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
 class Cue:
-    """A command that is given when a job has done so many chunks, and why."""
+    """A command that is given when a job has done so many chunks, and the reason that is shown with it."""
 
     job: str
     done: int
@@ -42,7 +42,7 @@ class Cue:
 
 @dataclass(frozen=True)
 class Plan:
-    """What there will be, as the story knows it: jobs with their runs, datasets with their dataids."""
+    """What the story expects: each job with the number of its runs, each dataset with its dataids."""
 
     title: str
     jobs: dict[str, int]
@@ -107,11 +107,11 @@ class Watch:
         heard = list(self.connection.notifies(timeout=LATEST_REDRAW_SECONDS, stop_after=1))
         remaining = drawn + REDRAW_SECONDS - time.monotonic()
         if heard and remaining > 0:
-            # Whatever else arrives until then is in the same picture.
+            # Later notices until then are covered by the same redraw.
             list(self.connection.notifies(timeout=remaining))
 
     def _advance(self, found: dict[str, Any], *, is_idle: bool) -> None:
-        """One command at a time, each in a process of its own: the picture goes on meanwhile."""
+        """Gives one command at a time, each in a process of its own, so that the screen is drawn meanwhile."""
         if self._given is not None:
             if not self._given.has_ended:
                 return
@@ -150,7 +150,7 @@ class Watch:
         )
 
     def _letters(self, dataset: str, dataids: Sequence[str]) -> str:
-        """A map of width 1 has a line for each chunk: so each letter finds its place, and gaps are seen."""
+        """The letter of each chunk. A map of width 1 has one line a chunk, so that missing chunks are known."""
         lines = call("chunk_map", datasetid=dataset, width=1, first=None, last=None).send(self.connection)
         letters = {line["first"]: line["map"] for line in lines}
         return "".join(letters.get(dataid, ABSENT) for dataid in dataids)

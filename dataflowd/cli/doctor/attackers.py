@@ -1,4 +1,4 @@
-"""Which rows of README's table of attackers hold on this host, and why the others do not: one line of the doctor's.
+"""Which rows of the table of attackers in docs/security.md hold on this host, and why the others do not: one line of the doctor's.
 
 What the programs do themselves holds everywhere. What job code can reach depends on whose user it runs as, and on where the
 way into the control database is written.
@@ -30,7 +30,7 @@ READ = "read the database"
 WRITE = "write everything in it"
 JOB = "run a job's code"
 ROOT = "be root on a host that runs jobs"
-ROWS = (READ, WRITE, JOB, ROOT)  # as README names them
+ROWS = (READ, WRITE, JOB, ROOT)  # as docs/security.md names them
 REMEDIES = {
     WRITE: "let DATAFLOW_DSN name a Postgres on a host without jobs",
     JOB: "run the daemon as root with runner_user, a user that owns nothing of the daemon's",
@@ -85,7 +85,7 @@ def _ways_into_the_database(loaded: Loaded) -> Iterator[str]:
         try:
             connection = stack.enter_context(db.connect(settings, "dataflowd doctor"))
         except DataflowError:
-            return  # said before
+            return  # another check has reported it
         if connection.pgconn.used_password:
             return
         if not settings.runner_user:
@@ -95,7 +95,7 @@ def _ways_into_the_database(loaded: Loaded) -> Iterator[str]:
 
 
 def _trusts(connection: psycopg.Connection) -> bool:
-    """Before Postgres 16 a server does not say how it knew us."""
+    """Whether the server lets this user in without a proof. Servers before Postgres 16 do not tell."""
     if connection.info.server_version < SYSTEM_USER_VERSION:
         return True
     row = connection.execute(db.query("doctor_login")).fetchone()
@@ -103,7 +103,7 @@ def _trusts(connection: psycopg.Connection) -> bool:
 
 
 def _may_read(user: str, file: Path) -> bool:
-    """By owners and modes, from the root down."""
+    """Whether a user may read a file, by the owners and modes of the file and of all directories above it."""
     entry = pwd.getpwnam(user)
     groups = os.getgrouplist(user, entry.pw_gid)
     wanted = [(parent, stat.S_IXOTH) for parent in file.resolve().parents] + [(file, stat.S_IROTH)]

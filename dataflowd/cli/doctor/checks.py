@@ -1,8 +1,8 @@
-"""Finds out, before a run does, what would stop it.
+"""The doctor's checks of a host and its database.
 
 `examine` yields one Finding after another, in the order in which a person would look: the host first, then the
 database. A failed check stops a run; a warning does not. A check that cannot be made because another failed says so
-instead of guessing. Nothing is written but a file that is gone again, the default root, and one NOTIFY.
+instead of guessing. The checks write only a file that they remove, the default root, and one NOTIFY.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def disk(data_dir: Path) -> Finding:
 def roots(settings: Settings) -> Iterator[Finding]:
     if not settings.root:
         try:
-            private.passage(settings.data_dir)
+            private.make_passage(settings.data_dir)
             Path(settings.effective_root).mkdir(exist_ok=True)
         except OSError as error:
             yield Finding(
@@ -160,7 +160,7 @@ def flows(settings: Settings) -> Iterator[Finding]:
 
 
 def applied(settings: Settings, connection: psycopg.Connection) -> Iterator[Finding]:
-    """Whether the database knows the flow files as they are now; nothing is said where it does, or where a file is wrong."""
+    """Reports flow files that differ from what was applied. A file with mistakes is reported by another check."""
     from psycopg.types.json import Jsonb
 
     from dataflowd import flow
@@ -247,7 +247,7 @@ def spark_starts(environment: dict[str, str]) -> Finding:
 
 
 def spark_network(settings: Settings) -> Iterator[Finding]:
-    """What others could do to a runner's Spark. A job that opens more than the host's configuration is named."""
+    """Reports which ports of a runner's Spark are open to others, and which jobs open more than the host's configuration does."""
     from dataflowd.runner import protection
 
     if protection.is_local(settings.master):
@@ -259,7 +259,7 @@ def spark_network(settings: Settings) -> Iterator[Finding]:
 
     found = dict.fromkeys(protection.openings(settings.master, {}, pyspark.__version__), "")
     for path in settings.flows:
-        with suppress(DataflowError):  # what is wrong with a flow is said elsewhere
+        with suppress(DataflowError):  # another check reports mistakes of a flow
             for name, job in flow.load(path, settings).jobs.items():
                 for opening in protection.openings(settings.master, job.spark, pyspark.__version__):
                     found.setdefault(opening, f"job {name}: ")
@@ -270,7 +270,7 @@ def spark_network(settings: Settings) -> Iterator[Finding]:
 
 
 def _end(probe: subprocess.Popen[str]) -> None:
-    """The probe and its JVM form one process group; a probe that ended well has none left."""
+    """Kills the process group of the probe and its JVM. After a probe that ended by itself the group is gone."""
     try:
         os.killpg(probe.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -303,7 +303,7 @@ def database(settings: Settings) -> Iterator[Finding]:
             except DataflowError as error:
                 yield Finding(check.__name__.removeprefix("_"), "failed", error.message, error.remedy)
         yield _listen(settings, connection)
-        with suppress(psycopg.Error):  # what is wrong with the schema was said above
+        with suppress(psycopg.Error):  # the check of the schema has reported it
             yield from applied(settings, connection)
         with suppress(psycopg.Error):
             yield from keys.examine(settings, connection)
@@ -387,7 +387,7 @@ def _roles(connection: psycopg.Connection) -> Finding:
 
 
 def _daemons(connection: psycopg.Connection) -> Finding:
-    """Whether a daemon that freezes with its session could be helped by a daemon of this user."""
+    """Reports frozen sessions, and whether a daemon of this user has the right to end them."""
     if not RUNS_JOBS & {str(row[0]) for row in connection.execute(db.query("doctor_roles"))}:
         return Finding("daemons", "skipped", "is asked of a role that runs jobs")
     if frozen := connection.execute(db.query("doctor_frozen")).fetchone():
@@ -415,7 +415,7 @@ def _clock(connection: psycopg.Connection) -> Finding:
     row = connection.execute(db.query("doctor_session")).fetchone()
     after = datetime.now(UTC)
     there: datetime = row[1] if row else before
-    # The answer was written somewhere between question and answer; only what lies outside is a difference.
+    # The server read its clock between the question and the answer; only a time outside this span is a difference.
     difference = max(before - there, there - after, timedelta(0))
     detail = f"{difference.total_seconds():.1f} s between this host and the database"
     if difference > CLOCK_TOLERANCE:
@@ -462,6 +462,6 @@ def _session_pid(connection: psycopg.Connection) -> int:
 
 
 def _hears(listener: psycopg.Connection, payload: str) -> bool:
-    """Other doctors may be at work on the same channel."""
+    """Waits for this doctor's own notice. Other doctors may use the same channel at the same time."""
     with closing(listener.notifies(timeout=NOTIFY_SECONDS)) as notifies:
         return any(notify.payload == payload for notify in notifies)

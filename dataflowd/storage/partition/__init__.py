@@ -1,4 +1,4 @@
 """Partitionings: a keyed source, split into batches.
 
-`plan` names the batches, `files` and `table` find their boundaries, `batches` reads one of them again.
+`plan` names the batches, `files` and `table` find their boundaries, and `batches` reads batches of files.
 """

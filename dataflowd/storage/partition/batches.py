@@ -1,4 +1,4 @@
-"""Batches of files: a condition on the key, which Spark hands down to the format where that can prune."""
+"""Reads batches of files: a condition on the key, which Spark pushes down to formats that can prune."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RANK = "_dataflow_rank"
 
 
 def chosen(frame: DataFrame, chunks: Sequence[Chunk]) -> DataFrame:
-    """The rows of these chunks, if they are batches; otherwise all."""
+    """The rows of these chunks if they are batches; otherwise all rows."""
     batches = [chunk.batch for chunk in chunks if chunk.batch is not None]
     if not batches:
         return frame
@@ -28,7 +28,7 @@ def chosen(frame: DataFrame, chunks: Sequence[Chunk]) -> DataFrame:
     if len(batches) < len(chunks) or any(batch.columns != columns for batch in batches):
         raise AttemptError(
             "WRONG_DATA",
-            f"the chunks {', '.join(chunk.dataid for chunk in chunks)} are not of one key",
+            f"the chunks {', '.join(chunk.dataid for chunk in chunks)} do not have the same key",
             "read the batches of one partitioning",
         )
     columns_of(frame, columns)
@@ -51,7 +51,9 @@ def columns_of(frame: DataFrame, names: Sequence[str]) -> list[Column]:
 
 
 def with_rank(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
-    """Equal keys have one rank; counted from 0 among those that have a key, which come last to first otherwise."""
+    """Adds the column RANK: from 0, in the order of the keys; equal keys have the same rank. Rows with and without a key
+    are ranked separately.
+    """
     from pyspark.sql import Window  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
@@ -91,7 +93,7 @@ def _condition(frame: DataFrame, columns: Sequence[str], bounds: dict[str, Any])
 
 
 def _less(keys: Sequence[Column], values: Sequence[Column]) -> Column:
-    """In the order of the columns, as a sorted key is."""
+    """Compares keys column by column, as a sort does."""
     first, *others = zip(keys, values, strict=True)
     is_less = first[0] < first[1]
     if not others:

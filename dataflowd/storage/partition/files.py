@@ -1,4 +1,4 @@
-"""Splits files into batches: Spark ranks the keys, and only the boundaries come back."""
+"""Splits files into batches: Spark ranks the keys, and only the boundaries are collected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FileSource:
         frame = files.read(spark, dataset, [location])
         self._keys = batches.columns_of(frame, columns)
         self._present = batches.has_key(self._keys)
-        # All columns stay: Spark would otherwise not see that a record is broken, and read another key.
+        # Keep all columns: if Spark parses only the key, it does not notice a broken record and reads a wrong key.
         self._frame = frame.where(self._present)
         self._keyless = frame.where(~self._present)
 

@@ -1,7 +1,7 @@
-"""Splits a keyed source into batches, and names them. The source itself finds the boundaries; here they become data.
+"""Plans the batches of a keyed source: their names, bounds and numbers of records.
 
-A partitioning of a table is computed by its database, one of files by Spark. The same split of the same source gives the
-same batches. Records without a key are a batch of their own; a source without records has none.
+The source finds the boundaries: the database of a table, or Spark for files. The same split of the same source gives the
+same batches. Records without a key are a batch of their own; a source without records has no batch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Source(Protocol):
 
 
 def batches(source: Source, split: Split) -> list[dict[str, Any]]:
-    """As dataflow.create_partitioning takes them."""
+    """In the form that dataflow.create_partitioning takes."""
     found: Sequence[tuple[dict[str, Any], int | None]]
     match split.kind:
         case "ids":
@@ -61,7 +61,7 @@ def batches(source: Source, split: Split) -> list[dict[str, Any]]:
 
 
 def ranges(begins: Mapping[tuple[str, ...], int], records: int) -> list[tuple[dict[str, Any], int]]:
-    """Bounds from one key to the next, each with its number of records. `begins`: how many come before each key."""
+    """The bounds from each key to the next, with the number of records. `begins`: how many records come before each key."""
     edges = [None, *list(begins)[1:], None] if begins else []
     counts = [*begins.values(), records]
     return [

@@ -1,8 +1,8 @@
-"""Splits a table into batches: one ordered pass in its own database, of which only the boundaries come back.
+"""Splits a table into batches: one ordered pass in the table's own database, which returns only the boundaries.
 
-All questions are asked of one snapshot. A boundary is a key, and a batch reaches from one to the next: records of equal
+All queries see one snapshot. A boundary is a key, and a batch reaches from one boundary to the next: records with equal
 keys are in one batch, whatever its size. The pass is a cursor that moves from boundary to boundary, which costs less than
-reading the keys would. Where equal keys lie across a boundary, a second pass ranks them.
+reading all keys. If equal keys lie on both sides of a boundary, a second pass ranks all records instead.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from dataflowd.model.work_order import Dataset
     from dataflowd.storage.tables.catalog import Row
 
-# So many boundaries are gone to with one question.
+# Boundaries that one query visits.
 AT_ONCE = 64
-# Smaller batches are found quicker by ranking all records than by going to each boundary.
+# For smaller batches, ranking all records is faster than moving to each boundary.
 WALKED = 100
-# Of these equal values are equal texts; 1.0 and 1.00 are one key, too.
+# Types whose equal values have equal texts. Of other types 1.0 and 1.00 are the same key.
 EXACT = frozenset(
     {
         "smallint",
@@ -46,7 +46,7 @@ EXACT = frozenset(
 
 
 class TableSource:
-    """A table, for the time of one split."""
+    """A table during one split."""
 
     def __init__(
         self, opened: psycopg.Connection[Row], dataset: Dataset, columns: Sequence[str], hosts: Sequence[str]
@@ -60,7 +60,7 @@ class TableSource:
         self._parts: dict[str, sql.Composable] = {
             "keys": sql.SQL(", ").join(map(sql.Identifier, names)),
             "texts": sql.SQL(", ").join(sql.SQL("{}::text").format(sql.Identifier(name)) for name in names),
-            # Qualified: a bare name would be that of the text.
+            # Qualified, because an unqualified name would mean the column of `texts`.
             "order": sql.SQL(", ").join(sql.Identifier("s", name) for name in names),
             "source": table.identifier,
             "present": has_key(names),
@@ -68,7 +68,7 @@ class TableSource:
         self._width = len(names)
 
     def counts(self) -> tuple[int, int]:
-        """Records that have a key, and keys."""
+        """The number of records with a key, and of distinct keys."""
         [[records, keys]] = self._rows("keyed", "keys", "source", "present")
         return int(records), int(keys)
 
@@ -77,14 +77,14 @@ class TableSource:
         return int(records)
 
     def ranges(self, size: int) -> list[tuple[dict[str, Any], int]]:
-        """Bounds, each with its number of records."""
+        """The bounds of each batch, with its number of records."""
         begins, total = (self._walked(size) if self._is_exact and size >= WALKED else None) or self._ranked(
             size
         )
         return plan.ranges(begins, total)
 
     def _walked(self, size: int) -> tuple[dict[Row, int], int] | None:
-        """How many records come before each boundary, and in all; None where equal keys lie on both sides of one."""
+        """How many records come before each boundary, and in total; None if equal keys lie on both sides of a boundary."""
         with self._opened.transaction():
             self._rows("whole_pass")
             self._do("walk", "source", "present", "order")
@@ -92,7 +92,7 @@ class TableSource:
             passed = len(begins)
             for between, around in self._steps(size) if begins else ():
                 passed += between + len(around)
-                if len(around) < 2:  # noqa: PLR2004 - the last before the boundary, and the first behind it
+                if len(around) < 2:  # noqa: PLR2004 - the last record before the boundary, and the first after it
                     break
                 if around[0] == around[1]:
                     return None
@@ -101,7 +101,7 @@ class TableSource:
         return begins, passed
 
     def _steps(self, size: int) -> Iterator[tuple[int, list[Row]]]:
-        """From boundary to boundary without end: how many records lie between, and the two around it."""
+        """Moves from boundary to boundary without end. Yields the number of records between, and the two around a boundary."""
         step = [_counted("walk_on", size - 2), _counted("walk_read", 2)]
         while True:
             found = self._opened.execute(sql.SQL("; ").join(step * AT_ONCE), prepare=False)
@@ -112,7 +112,7 @@ class TableSource:
                 found.nextset()
 
     def _ranked(self, size: int) -> tuple[dict[Row, int], int]:
-        """The same of any key, at the price of ranking every record."""
+        """As _walked, for any keys, but it ranks every record."""
         rows = self._rows("split", "keys", "texts", "source", "present", size=size)
         begins: dict[Row, int] = {}
         for row in rows:
@@ -136,9 +136,9 @@ def _counted(name: str, count: int) -> sql.Composed:
 
 
 def _texts(found: psycopg.Cursor[Row]) -> list[Row]:
-    """The rows as the server writes them. A cast in the statement would write all those as well that a cursor passes."""
+    """The rows as the server's text. A cast in the statement would also be computed for the records that a cursor skips."""
     result, encoding = found.pgresult, found.connection.info.encoding
-    assert result is not None  # noqa: S101 - it is that of a statement which has succeeded
+    assert result is not None  # noqa: S101 - the statement has succeeded
     return [
         tuple(str(result.get_value(row, column) or b"", encoding) for column in range(result.nfields))
         for row in range(result.ntuples)

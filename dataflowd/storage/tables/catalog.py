@@ -1,4 +1,4 @@
-"""What a database says about a table, its errors in our words, and statements of sql/tables.sql filled in."""
+"""Connections to a table's database: its columns, its errors translated into ours, and the statements of sql/tables.sql."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 CONNECTION_CLASS = "08"
 _BOUND = "%("
-UNMET_AUTH = "authentication method requirement"  # libpq's words
-UNABLE_CLASSES = ("53", "57")  # resources, an operator's intervention
-# libpq gives no SQLSTATE for a connection that was refused; these are words of the server and of its own.
+UNMET_AUTH = "authentication method requirement"  # from a message of libpq
+UNABLE_CLASSES = ("53", "57")  # insufficient resources, operator intervention
+# libpq gives no SQLSTATE for a refused connection; these are parts of messages of the server and of libpq.
 LOGIN_REFUSED = re.compile(
     r"authentication failed|no password supplied|role .* (does not exist|is not permitted to log in)"
 )
@@ -35,15 +35,14 @@ Row = tuple[Any, ...]
 class Column:
     name: str
     type: str  # as the server writes it, without length and precision
-    kind: str  # its name in the catalogue; of a domain, that of its base
+    kind: str  # the type's name in the catalogue; for a domain, the name of its base type
     modifier: int
-    is_required: bool  # NOT NULL and nothing to fill it
     is_filled: bool  # by a default or an identity
     is_generated: bool
 
 
 def statement(name: str, **parts: sql.Composable) -> sql.Composed:
-    """Where values are bound, psycopg reads every % as a placeholder: one in a name is doubled."""
+    """A statement of sql/tables.sql, filled in. If it binds values, psycopg reads % as a placeholder: names double it."""
     text = sqlfiles.table_statement(name).removesuffix(";")
     if _BOUND in text or any(map(_binds, parts.values())):
         parts = {key: _doubled(part) for key, part in parts.items()}
@@ -59,68 +58,72 @@ def _doubled(part: sql.Composable) -> sql.Composable:
         return part
     if isinstance(part, sql.Composed):
         return sql.Composed([_doubled(one) for one in part])
-    return sql.SQL(part.as_string().replace("%", "%%"))  # psycopg has quoted it
+    return sql.SQL(part.as_string().replace("%", "%%"))  # safe: as_string has quoted the part
 
 
 @contextmanager
 def connection(table: Table) -> Iterator[psycopg.Connection[Row]]:
-    """Autocommit; what the server says against it is told with a code."""
-    with spoken(table), psycopg.connect(table.login.conninfo(), autocommit=True) as opened:
+    """A connection in autocommit. Errors of the server become AttemptErrors."""
+    with translated(table), psycopg.connect(table.login.conninfo(), autocommit=True) as opened:
         opened.execute(statement("begin"))
         yield opened
 
 
 @contextmanager
-def spoken(table: Table) -> Iterator[None]:
+def translated(table: Table) -> Iterator[None]:
     try:
         yield
     except psycopg.Error as error:
-        # The detail would show rows, and errors are stored.
-        said = mask(error.diag.message_primary or str(error).strip() or type(error).__name__)
-        if UNMET_AUTH in said:
-            raise AttemptError(
-                "NOT_ALLOWED",
-                f"the server of the table {table} asks for the password in clear text, and did not get it: {said}",
-                "see whether hostname and port are right; a server that has to ask so (LDAP, PAM, RADIUS) is named in the "
-                "setting cleartext_hosts",
-            ) from None
-        if _is_login_refused(error, said):
-            raise AttemptError(
-                "INVALID_CREDENTIAL",
-                f"the server of the table {table} refuses the login of {table.login.username or 'its user'}: {said}",
-                "see whether username and database are right, and seal the right one with `dataflowctl seal DATASET`",
-            ) from None
-        if error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CLASS):
-            raise AttemptError(
-                "DATABASE_UNREACHABLE",
-                f"cannot reach the table {table}: {said}",
-                "see whether the database answers, and whether hostname, port and database are right",
-            ) from None
-        if error.sqlstate.startswith(UNABLE_CLASSES):
-            raise AttemptError(
-                "DATABASE_UNREACHABLE",
-                f"the server cannot serve the table {table} now: {said}",
-                "see what its log says about room, memory, connections or a shutdown",
-            ) from None
-        if isinstance(error, psycopg.errors.LockNotAvailable):
-            raise AttemptError(
-                "LOCKED",
-                f"somebody holds the table {table}: {said}",
-                "look in its database's pg_stat_activity for who does",
-            ) from None
-        if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            raise AttemptError(
-                "NOT_ALLOWED",
-                f"the role may not use the table {table}: {said}",
-                "to read takes SELECT; to write CREATE on the schema, and SELECT, INSERT and DELETE on the table",
-            ) from None
-        raise AttemptError(
-            "WRONG_DATA", f"the table {table} refuses it: {said}", "correct the data or the table"
-        ) from None
+        raise _translate(error, table) from None
+
+
+def _translate(error: psycopg.Error, table: Table) -> AttemptError:  # noqa: PLR0911 - one for each cause
+    # Without the DETAIL: it shows rows, and errors are stored.
+    said = mask(error.diag.message_primary or str(error).strip() or type(error).__name__)
+    if UNMET_AUTH in said:
+        return AttemptError(
+            "NOT_ALLOWED",
+            f"the server of the table {table} asks for the password in clear text, and did not get it: {said}",
+            "see whether hostname and port are right; a server that has to ask so (LDAP, PAM, RADIUS) is named in the "
+            "setting cleartext_hosts",
+        )
+    if _is_login_refused(error, said):
+        return AttemptError(
+            "INVALID_CREDENTIAL",
+            f"the server of the table {table} refuses the login of {table.login.username or 'its user'}: {said}",
+            "see whether username and database are right, and seal the right password with `dataflowctl seal DATASET`",
+        )
+    if error.sqlstate is None or error.sqlstate.startswith(CONNECTION_CLASS):
+        return AttemptError(
+            "DATABASE_UNREACHABLE",
+            f"cannot reach the table {table}: {said}",
+            "see whether the database answers, and whether hostname, port and database are right",
+        )
+    if error.sqlstate.startswith(UNABLE_CLASSES):
+        return AttemptError(
+            "DATABASE_UNREACHABLE",
+            f"the server cannot serve the table {table} now: {said}",
+            "see what its log says about room, memory, connections or a shutdown",
+        )
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return AttemptError(
+            "LOCKED",
+            f"another session has locked the table {table}: {said}",
+            "find that session in pg_stat_activity of the table's database",
+        )
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return AttemptError(
+            "NOT_ALLOWED",
+            f"the role may not use the table {table}: {said}",
+            "reading needs SELECT; writing needs CREATE on the schema, and SELECT, INSERT and DELETE on the table",
+        )
+    return AttemptError(
+        "WRONG_DATA", f"the table {table} refuses the data: {said}", "correct the data or the table"
+    )
 
 
 def _is_login_refused(error: psycopg.Error, said: str) -> bool:
-    """Also where the server speaks another language and has asked for a password that nobody gave."""
+    """Also true if the server asked for a password and got none: its message may be in another language."""
     is_asked = error.pgconn is not None and error.pgconn.needs_password
     return error.sqlstate is None and (is_asked or LOGIN_REFUSED.search(said) is not None)
 
@@ -133,6 +136,6 @@ def rows(
 
 
 def columns(opened: psycopg.Connection[Row], table: Table) -> list[Column]:
-    """Empty: there is no such table."""
+    """The columns of a table; empty if there is no such table."""
     named = {"schema": table.schema, "table": table.name}
     return [Column(*row) for row in rows(opened, statement("columns"), named)]

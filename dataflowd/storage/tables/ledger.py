@@ -1,6 +1,7 @@
-"""The ledger beside a table: which attempt may replace a chunk's rows, and which one has. And what staging tables are dead.
+"""The ledger beside a table: which attempt may replace a chunk's rows (the fence), and which attempt published them.
 
-Attempts are numbered by one control database, and the numbers rise: a greater fence is a later claim.
+One control database numbers the attempts, and the numbers rise: a greater fence is a later claim. The ledger also tells
+which staging tables can be dropped.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ def is_there(opened: psycopg.Connection[Row], table: Table) -> bool:
 
 
 def entry(opened: psycopg.Connection[Row], table: Table, dataid: str) -> tuple[int, int | None] | None:
-    """The fence, and the attempt that is published."""
+    """The fence, and the attempt that published the rows."""
     return _entry(opened, table, dataid, "entry") if is_there(opened, table) else None
 
 
 def locked_entry(opened: psycopg.Connection[Row], table: Table, dataid: str) -> tuple[int, int | None] | None:
-    """The same; nobody else changes it before the transaction ends."""
+    """As entry, with a lock until the end of the transaction."""
     return _entry(opened, table, dataid, "entry_locked")
 
 
@@ -55,7 +56,7 @@ def _entry(
 
 
 def take(opened: psycopg.Connection[Row], table: Table, dataid: str, attempt: int) -> None:
-    """Raises LOCKED when a later attempt has been here."""
+    """Raises the fence to this attempt. Raises LOCKED if a later attempt has it."""
     named = {"table": table.name, "dataid": dataid, "attempt": attempt}
     if not rows(opened, statement("take", ledger=table.ledger), named):
         raise fenced(opened, table, dataid, attempt)
@@ -67,13 +68,13 @@ def enter(opened: psycopg.Connection[Row], table: Table, dataid: str, attempt: i
 
 
 def locked_published(opened: psycopg.Connection[Row], table: Table, dataids: Sequence[str]) -> list[str]:
-    """Those that an attempt has published; nobody else changes their entries before the transaction ends."""
+    """The dataids that an attempt has published; their entries are locked until the end of the transaction."""
     named = {"table": table.name, "dataids": list(dataids)}
     return [dataid for [dataid] in rows(opened, statement("published_locked", ledger=table.ledger), named)]
 
 
 def leave(opened: psycopg.Connection[Row], table: Table, dataids: Sequence[str]) -> None:
-    """Their rows are gone; each fence stays, and rises: the next attempt's number is greater than any until now."""
+    """Records that the rows were deleted. The fences stay and rise: the next attempt has a greater number."""
     named = {"table": table.name, "dataids": list(dataids)}
     opened.execute(statement("leave", ledger=table.ledger), named)
 
@@ -84,18 +85,18 @@ def fenced(opened: psycopg.Connection[Row], table: Table, dataid: str, attempt: 
     return AttemptError(
         "LOCKED",
         f"{other} has taken {dataid} of {table}, and attempt {attempt} may not replace its rows",
-        f"if the control database was made anew, delete the chunk's row from {table.ledger.as_string()}; otherwise nothing",
+        f"nothing to do; only if the control database was created again, delete the chunk's row from {table.ledger.as_string()}",
     )
 
 
 def mark(opened: psycopg.Connection[Row], staging: Table, dataid: str, attempt: int) -> None:
-    """Says whose it is; what bears no mark is never dropped."""
+    """Marks a staging table by a comment with its attempt. A table without the mark is never dropped."""
     text = MARK + json.dumps({"dataid": dataid, "attempt": attempt})[1:]
     opened.execute(statement("mark_staging", staging=staging.identifier, text=sql.Literal(text)))
 
 
 def collect(opened: psycopg.Connection[Row], table: Table, is_dead: Callable[[str, int], bool]) -> list[str]:
-    """Drops the staging tables of the table whose attempts are dead, or outdated by the ledger; their names."""
+    """Drops the staging tables whose attempts are dead, or outdated by the ledger, and returns their names."""
     dropped = []
     for name, comment in rows(opened, statement("stagings"), {"schema": table.schema, "mark": MARK}):
         found = json.loads(comment)

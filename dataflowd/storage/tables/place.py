@@ -1,6 +1,6 @@
-"""Where a table is, and how to log in. Every way to one leads through `table_of`, which asks first whether its host is allowed.
+"""Where a table is, and how to log in. All code gets a table from `table_of`, which first checks that its host is allowed.
 
-A password lives in this process and in those of the executors; an object that holds it never shows it.
+A password is in the memory of this process and of the executors. The repr of a Login does not show it.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Login:
     may_be_clear: bool = False  # the server may ask for the password in clear text
 
     def conninfo(self) -> str:
-        """For libpq; without a password it looks where it always does (a password file, trust, peer).
+        """For libpq. Without a password libpq uses its own sources (a password file, trust, peer).
 
-        A server that asks for the password in clear text gets none: who has another port of an allowed host would only
-        have to ask. Where this host's settings allow it, the server has to show a certificate first.
+        A server that asks for the password in clear text gets none: otherwise anybody with a port on an allowed host could
+        ask for it. If this host's settings allow clear text, the server must show a valid certificate first.
         """
         is_far = self.host not in LOCAL_HOSTS and not str(self.host).startswith(("/", "@"))
         return conninfo.make_conninfo(
@@ -73,7 +73,7 @@ class Table:
 
     @property
     def url(self) -> str:
-        """As a manifest names it; a socket's directory is a host too."""
+        """The table's location in a manifest. The directory of a socket counts as a host."""
         port = f":{self.login.port}" if self.login.port not in {None, DEFAULT_PORT} else ""
         host = quote(self.login.host or LOCAL, safe="")
         database = quote(self.login.database or "", safe="")
@@ -83,7 +83,7 @@ class Table:
         return f"{self.schema}.{self.name} in {self.login.database or 'the default database'} on {self.login.host or LOCAL}"
 
     def staging(self, attempt: int) -> Table:
-        """Postgres cuts names that are too long, and two of them could become one: the rest goes into a digest."""
+        """The staging table of an attempt. Postgres cuts long names, and two could become equal: a digest replaces the rest."""
         name, ending = self.name, f"__attempt_{attempt}"
         if len((name + ending).encode()) > NAME_BYTES:
             digest = hashlib.sha256(name.encode()).hexdigest()[:8]
@@ -93,7 +93,7 @@ class Table:
 
 
 def table_of(dataset: Dataset, allowed_hosts: Sequence[str]) -> Table:
-    """Raises INVALID_PATH before a password is opened."""
+    """Raises INVALID_PATH, before a password is opened, if the host is not allowed."""
     there = dataset.connection
     if not there.tablename:
         raise AttemptError(

@@ -1,4 +1,4 @@
-"""Reading chunks of tables: what the table can give is asked first, so that a mistake is told before any job code runs."""
+"""Reads chunks of tables. Checks first that the table has the wanted columns and rows, before any job code runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ PARTITION_KINDS = frozenset({"int2", "int4", "int8", "numeric", "date", "timesta
 
 
 def check_input(source: Input, allowed_hosts: Sequence[str]) -> None:
-    """The host's side of the five questions: reachable, of the right columns, and of the attempt that the manifest names."""
+    """The host's side of the five questions: the table is reachable and has the columns, and its rows are of the attempt
+    that the manifest names.
+    """
     table = table_of(source.dataset, allowed_hosts)
     with catalog.connection(table) as opened:
         _planned(opened, table, source.dataset, source.chunks, None)
@@ -43,7 +45,7 @@ def check_input(source: Input, allowed_hosts: Sequence[str]) -> None:
 
 
 def check_unchanged(source: Input, allowed_hosts: Sequence[str]) -> None:
-    """After the last row was read: each part was read by itself, and rows may have been replaced between two of them."""
+    """Called after the last row was read. Each part is read separately, and rows may be replaced between two parts."""
     table = table_of(source.dataset, allowed_hosts)
     if not _named(source):
         return
@@ -52,19 +54,19 @@ def check_unchanged(source: Input, allowed_hosts: Sequence[str]) -> None:
     if wrong:
         raise AttemptError(
             "INPUT_CHANGED",
-            f"while the job read them: {wrong}",
-            "nothing: it reads them again when they are ready",
+            f"an input changed while the job read it: {wrong}",
+            "nothing to do: the job reads it again when it is ready",
         )
 
 
 def _named(source: Input) -> dict[str, int]:
-    """The attempts that manifests name; what was not published by one has none."""
+    """The attempts that the manifests name, by dataid. A chunk that no attempt published has none."""
     listed = [(chunk.dataid, file) for chunk in source.chunks for file in chunk.files or ()]
     return {dataid: file["attempt"] for dataid, file in reversed(listed) if "attempt" in file}
 
 
 def _changed(opened: psycopg.Connection[Row], table: Table, source: Input) -> str:
-    """Which rows are not those of the attempt that their manifest names; empty: all are."""
+    """A sentence about rows of another attempt than their manifest names; empty if there are none."""
     for dataid, named in _named(source).items():
         found = ledger.entry(opened, table, dataid)
         there = found[1] if found else None
@@ -97,7 +99,7 @@ def read_staged(
     allowed_hosts: Sequence[str],
     columns: Sequence[str] | None = None,
 ) -> DataFrame:
-    """What an attempt has written and not yet published."""
+    """Reads the rows that an attempt has written and not yet published."""
     from dataflowd.storage.tables import source  # noqa: PLC0415
 
     staging = table_of(dataset, allowed_hosts).staging(attempt)
@@ -114,7 +116,7 @@ def _planned(
     chunks: Sequence[Chunk],
     columns: Sequence[str] | None,
 ) -> Reading:
-    """What is to be read, once it is known that the table can give it."""
+    """Plans a read, and raises if the table cannot give it."""
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
     from dataflowd.storage.tables import source  # noqa: PLC0415
@@ -169,14 +171,14 @@ def _schema(columns: Sequence[Column], declared: dict[str, Any]) -> StructType:
 def _batches(
     table: Table, there: dict[str, Column], dataset: Dataset, chunks: Sequence[Chunk]
 ) -> tuple[Keyed, ...]:
-    """Empty: the chunks are no batches."""
+    """The batches of these chunks; empty if the chunks are no batches."""
     batches = [chunk.batch for chunk in chunks if chunk.batch is not None]
     if not batches:
         return ()
     if len(batches) < len(chunks) or len({batch.columns for batch in batches}) > 1:
         raise AttemptError(
             "WRONG_DATA",
-            f"dataset {dataset.name}: its chunks {', '.join(chunk.dataid for chunk in chunks)} are not of one key",
+            f"dataset {dataset.name}: its chunks {', '.join(chunk.dataid for chunk in chunks)} do not have the same key",
             "read the batches of one partitioning",
         )
     key = [existing(there, name, dataset, "key column") for name in batches[0].columns]

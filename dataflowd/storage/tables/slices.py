@@ -1,9 +1,9 @@
-"""Which rows of a table are wanted, as data: a column, a kind and bounds.
+"""Slices: which rows of a table are wanted, as data: a column, a kind and bounds.
 
-A chunk is a slice (`in`, one value or the several of a window), a batch of a partitioning and a part of a parallel read
-are (`range`), and so is every filter of a job that Spark hands down. Bounds are text, as the column's type reads it.
-COPY takes no parameters, so the values are bound to settings of the session first (`bind` in sql/tables.sql), and the
-conditions refer to those: no value ever stands in a statement.
+A chunk is a slice of the kind `in`, with one value or the several of a window. A batch of a partitioning and a part of a
+parallel read are slices of the kind `range`. Every filter of a job that Spark pushes down is a slice too. Bounds are texts
+that the column's type can read. COPY takes no parameters, so the values are first bound to settings of the session (`bind`
+in sql/tables.sql), and the conditions refer to these settings: no value is part of a statement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEXTS = frozenset({"text", "character varying", "bpchar", "name"})
 
 @dataclass(frozen=True)
 class Slice:
-    """`range` is low <= column < high, where None is open; without a low bound NULL belongs to it."""
+    """`range` means low <= column < high; None is an open end. A range without a low bound also holds NULL."""
 
     column: str
     type: str  # as the server writes it
@@ -36,7 +36,7 @@ class Slice:
 
 @dataclass(frozen=True)
 class Keyed:
-    """Batches of a partitioning, any of which a row may belong to. For the bounds see sql/functions/partition.sql."""
+    """Batches of a partitioning: the rows that belong to any of them. For the bounds see sql/functions/partition.sql."""
 
     columns: tuple[str, ...]
     types: tuple[str, ...]  # as the server writes them
@@ -46,12 +46,12 @@ class Keyed:
 
     @property
     def is_ranked(self) -> bool:
-        """Whether all keys of the table have to be ranked to find its rows."""
+        """Whether all keys of the table must be ranked to find the rows."""
         return any("every" in bounds for bounds in self.bounds)
 
 
 class Conditions:
-    """Slices as a condition, and the values that it refers to."""
+    """The SQL condition of slices, and the values that it refers to."""
 
     def __init__(self, slices: Sequence[Slice | Keyed]) -> None:
         self.values: dict[str, str] = {}

@@ -1,9 +1,9 @@
-"""The Spark Data Source over ADBC: Arrow batches by COPY, in Spark's Python workers, many at a time.
+"""The Spark Data Source over ADBC: Spark's Python workers copy Arrow batches, many at a time.
 
-Everything a worker needs, the login included, travels inside the pickled class that is made for one read or one write,
-and not as an option: Spark shows options in plans, in its UI and in its event log. Columns are chosen when the frame is
-made, because Spark 4 tells a Python source no others than all. Filters it does tell. They are handed to the server to
-save work, and given back to Spark to be applied again: so it is enough that the server never drops a row too many.
+All that a worker needs, including the login, is inside the pickled class that is made for one read or one write. It is not
+an option, because Spark shows options in plans, in its UI and in its event log. The columns are chosen when the frame is
+made, because Spark 4 does not push columns down to a Python source. It does push filters down. The server applies them to
+save work, and Spark applies them again: so the server may return too many rows, but never too few.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def read(spark: SparkSession, reading: Reading) -> DataFrame:
         def name(cls) -> str:
             return named
 
-        def reader(self, schema: StructType) -> TableReader:  # noqa: ARG002 - it is ours
+        def reader(self, schema: StructType) -> TableReader:  # noqa: ARG002 - the schema of `reading`
             return TableReader(reading)
 
     named = _source_name(reading.table)
@@ -79,7 +79,7 @@ def read(spark: SparkSession, reading: Reading) -> DataFrame:
 
 
 def write(frame: DataFrame, staging: Table) -> None:
-    """Appends; the table is there, and of the types that the frame's become."""
+    """Appends the frame to a staging table, which exists and has the frame's columns."""
 
     class Source(datasource.DataSource):  # type: ignore[misc]
         @classmethod
@@ -97,7 +97,7 @@ def write(frame: DataFrame, staging: Table) -> None:
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Spark looks a Python source up in the session that is active in the thread, whoever's the frame is."""
+    """Makes the session the active one of this thread: Spark looks a Python source up there, not in the frame's session."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is None:  # Connect has one session
         yield
@@ -115,7 +115,7 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 
 def _source_name(table: Table) -> str:
-    """Readable in a plan, and no other read's."""
+    """A name that is readable in a plan, and different for each read."""
     return f"postgres_{table.name}_{secrets.token_hex(4)}"
 
 
@@ -135,7 +135,7 @@ class TableReader(datasource.DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[Part]:
         column, parts = self.reading.partition_column, self.reading.partitions
-        # Each part would rank all keys of the table for itself, to read a part of a sample.
+        # With several parts, each part would rank all keys of the table again.
         is_ranked = any(isinstance(one, Keyed) and one.is_ranked for one in self.slices)
         if column is None or parts == 1 or is_ranked:
             return [Part(self.slices)]
@@ -165,7 +165,7 @@ class TableWriter(datasource.DataSourceArrowWriter):  # type: ignore[misc]
         self.staging = staging
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> datasource.WriterCommitMessage:
-        """A transaction a task: of one that fails nothing stays."""
+        """One transaction for each task: a failed task leaves no rows."""
         first = next(iterator, None)
         if first is not None:
             with dbapi.connect(self.staging.login.conninfo()) as opened, opened.cursor() as cursor:
@@ -198,7 +198,7 @@ def _selected(column: Column) -> sql.Composable:
 def _bounds(
     reading: Reading, column: Column, slices: Sequence[Slice | Keyed]
 ) -> list[tuple[str | None, str | None]]:
-    """Equal steps between the least and the greatest value; the outer parts are open."""
+    """The bounds of the parts: equal steps between the least and the greatest value, open at both ends."""
     conditions = Conditions(slices)
     what = catalog.statement(
         "extremes",
@@ -224,7 +224,7 @@ def _bounds(
 
 
 def _slice(known: dict[str, Column], one: Any) -> Slice | None:
-    """None: it is Spark's alone."""
+    """The slice of a Spark filter; None if only Spark can apply the filter."""
     [name, *inner] = getattr(one, "attribute", ("",))
     if inner or name not in known:
         return None
@@ -242,7 +242,7 @@ def _slice(known: dict[str, Column], one: Any) -> Slice | None:
 
 
 def _bound(column: Column, value: Any) -> str | None:
-    """The value as text; None: the server could take it for another one."""
+    """The value as text; None if the server could read the text as another value."""
     match value:
         case bool():
             return str(value).lower() if column.kind == "bool" else None

@@ -1,4 +1,4 @@
-"""Types of Spark and of Postgres. What has no counterpart arrives as its text, and leaves only as text."""
+"""Maps types between Spark and Postgres. A type without a counterpart is read as text, and written only from text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dataflowd.storage.tables.catalog import Column
 
 DECIMAL_DIGITS = 38
-DECIMAL_SCALE = 18  # of a numeric that names none, as in Spark's own JDBC source
+DECIMAL_SCALE = 18  # for a numeric without a scale, as in Spark's own JDBC source
 _TYPMOD_HEADER = 4
 _SCALE_BITS = 0x7FF
 
@@ -33,7 +33,7 @@ _PLAIN: dict[str, spark.DataType] = {
 _INTEGERS = frozenset({"int2", "int4", "int8", "numeric", "float8"})
 _TEXTS = frozenset({"text", "varchar", "bpchar", "name"})
 
-# What a column of Spark's becomes in a new table, and which columns of an existing one take it.
+# For each type of Spark: the type of a new table's column, and the types of existing columns that accept it.
 _STORED: dict[type[spark.DataType], tuple[str, frozenset[str]]] = {
     spark.ByteType: ("smallint", _INTEGERS),
     spark.ShortType: ("smallint", _INTEGERS),
@@ -50,7 +50,7 @@ _STORED: dict[type[spark.DataType], tuple[str, frozenset[str]]] = {
 
 
 def is_plain(column: Column) -> bool:
-    """Whether the driver gives it as it is; anything else is asked for as text."""
+    """Whether the driver returns the type itself. Any other type is selected as text."""
     return column.kind in _PLAIN
 
 
@@ -73,7 +73,7 @@ def can_filter(column: Column, declared: spark.DataType) -> bool:
 
 
 def stored(kind: spark.DataType) -> str | None:
-    """The type of a new column; None: a table cannot hold it."""
+    """The type of a new column; None if a table cannot hold it."""
     if isinstance(kind, spark.DecimalType):
         return f"numeric({kind.precision},{kind.scale})"
     if isinstance(kind, spark.StringType | spark.VarcharType | spark.CharType):
@@ -82,7 +82,7 @@ def stored(kind: spark.DataType) -> str | None:
 
 
 def fits(kind: spark.DataType, column: Column) -> bool:
-    """Whether a column takes the values without changing what they say. A uuid, JSON or an enum is written as text."""
+    """Whether a column takes the values without changing their meaning. Text may go to uuid, JSON and enum columns."""
     if isinstance(kind, spark.DecimalType):
         return column.kind == "numeric"
     if isinstance(kind, spark.StringType | spark.VarcharType | spark.CharType):

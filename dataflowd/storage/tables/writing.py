@@ -1,7 +1,7 @@
-"""Writing chunks of tables: taken, staged, measured, published, and what dead attempts have left collected.
+"""Writes chunks of tables: takes the fence, stages, measures, publishes, removes, and collects leftovers of dead attempts.
 
-The protocol stands at the top of the package. Each step is one short connection, in the process that executes the
-attempt; rows go through Spark's workers only (`source`).
+The docstring of the package describes the protocol. Each step is one short connection of the process that executes the
+attempt. Only Spark's workers move rows (`source`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REMOVE_SECONDS = 600
 
 
 def take(order: Order, output: Output) -> None:
-    """Before any job code: from here on no older attempt can replace the chunk's rows."""
+    """Takes the fence, before any job code: from here on no older attempt can replace the chunk's rows."""
     dataset, table = output.dataset, table_of(output.dataset, order.allowed_hosts)
     name = dataid_column(dataset)
     with catalog.connection(table) as opened:
@@ -53,14 +53,14 @@ def dataid_column(dataset: Dataset) -> str:
     if "dataid_column" not in options:
         raise AttemptError(
             "INVALID_OPTION",
-            f"dataset {dataset.name}: its chunks cannot be told apart, for it names no dataid_column",
+            f"dataset {dataset.name}: its chunks cannot be told apart, because it names no dataid_column",
             "name the column that holds the dataid: options = { dataid_column = ... }",
         )
     return options["dataid_column"]
 
 
 def stage(frame: DataFrame, output: Output, order: Order) -> str:
-    """Writes to the staging table of this attempt; the place where the rows will be."""
+    """Writes to the staging table of this attempt, and returns the location that the rows will have."""
     from dataflowd.storage.tables import source  # noqa: PLC0415
 
     table = table_of(output.dataset, order.allowed_hosts)
@@ -73,7 +73,7 @@ def stage(frame: DataFrame, output: Output, order: Order) -> str:
             _make_target(opened, table, staging, kept, kinds)
         else:
             _check_columns(frame.schema, found, kept, output.dataset)
-    with catalog.spoken(table):
+    with catalog.translated(table):
         source.write(frame, staging)
     return table.url
 
@@ -153,7 +153,7 @@ def _check_columns(schema: StructType, found: list[Column], kept: str, dataset: 
 def measure(
     dataset: Dataset, attempt: int, observed: int, allowed_hosts: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """What was staged, as a manifest lists it: one entry, with the attempt that the ledger will name."""
+    """Measures the staged rows, and returns the manifest's one entry, with the attempt that the ledger will name."""
     table = table_of(dataset, allowed_hosts)
     staging = table.staging(attempt)
     with catalog.connection(table) as opened:
@@ -163,13 +163,13 @@ def measure(
         raise AttemptError(
             "WRONG_DATA",
             f"{dataset.name}: {agreeing(observed, 'row', 'was', 'were')} observed, and {there:,} staged",
-            "a task may have written twice: the attempt is to be repeated",
+            "a task may have written twice: run it again",
         )
     return [{"path": f"{table.schema}.{table.name}", "bytes": size, "rows": there, "attempt": attempt}]
 
 
 def publish(dataset: Dataset, order: Order, staged: int, confirm: Callable[[], bool]) -> None:
-    """Replaces the chunk's rows in one transaction. `confirm`: whether the attempt's token still lives."""
+    """Replaces the chunk's rows in one transaction. `confirm` says whether the attempt's token is still valid."""
     table, kept = table_of(dataset, order.allowed_hosts), dataid_column(dataset)
     with catalog.connection(table) as opened, opened.transaction():
         found = ledger.locked_entry(opened, table, order.dataid)
@@ -181,15 +181,15 @@ def publish(dataset: Dataset, order: Order, staged: int, confirm: Callable[[], b
         if replaced != staged:
             raise AttemptError(
                 "WRONG_DATA",
-                f"{dataset.name}: {agreeing(staged, 'row', 'was', 'were')} staged, and of them {replaced:,} found now",
-                "the server may have been restarted, which empties staging tables: the attempt is to be repeated",
+                f"{dataset.name}: {agreeing(staged, 'row', 'was', 'were')} staged, and {replaced:,} of them were found when they were published",
+                "the server may have been restarted, which empties staging tables: run it again",
             )
         ledger.enter(opened, table, order.dataid, order.attempt, replaced)
         if not confirm():
             raise AttemptError(
                 "LOCKED",
                 f"{dataset.name}/{order.dataid} is no longer this attempt's: its rows stay as they are",
-                "nothing: whoever has the chunk now publishes it",
+                "nothing to do: the attempt that has the chunk now publishes it",
             )
 
 
@@ -229,9 +229,9 @@ def _replace(opened: psycopg.Connection[Row], table: Table, kept: str, order: Or
 
 
 def remove(dataset: Dataset, dataids: Sequence[str], allowed_hosts: Sequence[str]) -> int:
-    """Deletes the rows of chunks in one transaction, and returns how many; what no attempt has published stays.
+    """Deletes the rows of chunks in one transaction, and returns how many. Rows that no attempt published stay.
 
-    The caller has a transaction open in the control database: nothing here lasts longer than REMOVE_SECONDS.
+    The caller has an open transaction in the control database, so no statement here takes longer than REMOVE_SECONDS.
     """
     table, kept = table_of(dataset, allowed_hosts), dataid_column(dataset)
     with catalog.connection(table) as opened, opened.transaction():

@@ -1,4 +1,4 @@
-"""What is done to the customers, in batches and in one go."""
+"""The transformation of the customers, for both sides: the batches and the one Spark job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job of the flow: what the program without dataflowd does in one go, for one batch."""
+"""The job of the flow: transforms one batch. The program without dataflowd transforms the whole table."""
 
 from __future__ import annotations
 

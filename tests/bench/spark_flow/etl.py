@@ -1,4 +1,4 @@
-"""What the jobs of this flow do to a DataFrame, and as a program the first step the way one writes it without dataflowd."""
+"""The transformations of this flow's jobs; as a program, the first step as a person writes it without dataflowd."""
 
 from __future__ import annotations
 

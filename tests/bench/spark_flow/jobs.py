@@ -1,4 +1,4 @@
-"""The jobs of the flow: each reads, calls the transformation that the loop without dataflowd calls too, and writes."""
+"""The jobs of the flow: each reads, calls the same transformation as the loop without dataflowd, and writes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def large(ctx: Context) -> None:
 
 @job
 def heap(ctx: Context) -> None:
-    """Bytes in use after a collection, as the items of a node."""
+    """Reports the used bytes of the heap, after a garbage collection, as the items of a node."""
     jvm = ctx.spark.sparkContext._jvm
     jvm.java.lang.System.gc()
     runtime = jvm.java.lang.Runtime.getRuntime()
