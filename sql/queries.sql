@@ -1,17 +1,17 @@
 -- The queries that Python sends, each under its name and purpose. Rules live in functions/, not here. %(name)s is a bound value.
 -- Where SQL binds none, {name} stands for a quoted identifier or a list of them, and {text} for a quoted string.
 
--- migration_lock: wait for whoever else is upgrading this database
+-- migration_lock: wait until nobody else upgrades this database
 SELECT pg_advisory_lock(hashtextextended('dataflow.migrate', 0));
 
--- migration_unlock: let the next one in
+-- migration_unlock: let the next upgrade begin
 SELECT pg_advisory_unlock(hashtextextended('dataflow.migrate', 0));
 
--- migration_patience: whoever upgrades now may be at a long migration
+-- migration_patience: another upgrade may be running a long migration
 SET LOCAL statement_timeout = '1h';
 
--- migration_timeout: a migration may take long, but whoever works meanwhile does not wait for it behind a third who holds a lock:
--- it lets go and tries again, before the server would look for a deadlock and end somebody else's statement
+-- migration_timeout: a migration may take long, but gives up a lock soon: while it waits for one, all others wait behind it.
+-- The time-out is shorter than deadlock_timeout, so that the server never ends somebody else's statement instead
 SET LOCAL statement_timeout = '1h';
 SET LOCAL lock_timeout = '500ms';
 SET LOCAL check_function_bodies = off;
@@ -57,13 +57,13 @@ SELECT name, checksum FROM dataflow.migration;
 INSERT INTO dataflow.migration (name, checksum) VALUES (%(name)s, %(checksum)s)
 ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied = now();
 
--- copy_snapshot: all that is read from here on is of one moment
+-- copy_snapshot: the transaction reads the state of one moment
 SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
 
--- copy_patience: a million rows take longer than a call of a command may
+-- copy_patience: copying a million rows takes longer than the time-out of a command
 SET LOCAL statement_timeout = '6h';
 
--- copy_tables: the tables that a copy of this database consists of, the columns that can be written, and the tables that have to be there before
+-- copy_tables: the tables of a copy of this database, their columns that can be written, and the tables that have to be copied before
 SELECT c.relname::text,
     ARRAY(SELECT a.attname::text FROM pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum),
@@ -88,20 +88,20 @@ COPY {table} ({columns}) FROM STDIN;
 -- copy_go_on: the triggers of a table work again
 ALTER TABLE {table} ENABLE TRIGGER USER;
 
--- copy_daemons: who still works on this database
+-- copy_daemons: the daemons that still work on this database
 SELECT daemon, lease_until::text FROM dataflow.daemons WHERE state IN ('ALIVE', 'IDLE', 'GONE') ORDER BY daemon;
 
--- copy_occupied: what is in a database that a copy would replace; nothing but what `dataflowctl init` has made is free to be
+-- copy_occupied: how much a copy would overwrite; all zero: the database holds only what `dataflowctl init` has made
 SELECT (SELECT count(*) FROM dataflow.job), (SELECT count(*) FROM dataflow.dataset WHERE datasetid <> 'today'),
     (SELECT count(*) FROM dataflow.datastatus), (SELECT count(*) FROM dataflow.attempt), (SELECT count(*) FROM dataflow.key);
 
 -- copy_numbers: the last number of every sequence that has been used
 SELECT sequencename::text, last_value FROM pg_sequences WHERE schemaname = 'dataflow' AND last_value IS NOT NULL ORDER BY sequencename;
 
--- copy_number: a sequence goes on behind this number
+-- copy_number: a sequence goes on after this number
 SELECT setval(format('dataflow.%%I', %(name)s::text)::regclass, %(value)s);
 
--- copy_end: what was in flight is rescued at once, and what names transactions of the other server is looked at anew
+-- copy_end: let running attempts be rescued at once, and judge again what names transactions of the other server
 SELECT dataflow.restored();
 
 -- doctor_roles: which of the four roles this user has
@@ -113,16 +113,16 @@ ORDER BY rolname;
 -- doctor_daemon_sessions: the sessions of daemons that this user could not end if they were frozen
 SELECT daemon, session_pid, username FROM dataflow.daemon_session WHERE NOT may_end ORDER BY daemon;
 
--- doctor_frozen: the sessions of daemons that hang and keep others out
+-- doctor_frozen: the sessions of frozen daemons, which keep the locks of their runs
 SELECT daemon, hostname, session_pid, attempts FROM dataflow.frozen_sessions() ORDER BY daemon;
 
--- doctor_flow: what a flow file declares, and the database does not know so
+-- doctor_flow: where a flow file and the database differ
 SELECT kind, name, action, changed FROM dataflow.plan_flow(%(flow)s, false) WHERE action <> 'unchanged' ORDER BY kind, name;
 
 -- doctor_session: the server process that answers, and its clock
 SELECT pg_backend_pid(), clock_timestamp();
 
--- doctor_login: how the server knew who this is; NULL: it did not ask. Since Postgres 16
+-- doctor_login: how the server authenticated this user; NULL: it trusted it. Since Postgres 16
 SELECT system_user;
 
 -- doctor_listen: the first half of a test of NOTIFY
@@ -155,13 +155,13 @@ SELECT dataflow.serve_jobs(%(daemon)s, %(incarnation)s, %(jobs)s::text[], %(unse
 -- daemon_reloaded: say that settings and flow files were read again
 SELECT dataflow.reloaded(%(daemon)s, %(incarnation)s, %(jobs)s::integer);
 
--- daemon_claim: take ready runs; of the scarce jobs together no more than there is room for
+-- daemon_claim: take ready runs; of the scarce jobs together at most `room`
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
 FROM dataflow.claim_within(%(daemon)s, %(incarnation)s, %(want)s, %(scarce)s::text[], %(room)s);
 
 -- daemon_claim_run: take one run that a person has named
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
-FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, %(jobid)s, %(dataid)s, %(forced)s);
+FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, %(jobid)s, %(dataid)s, %(forced)s, %(reason)s);
 
 -- daemon_claim_new: ask for a run of a job without inputs, and take it
 SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
@@ -173,7 +173,7 @@ SELECT attempt, verdict FROM dataflow.finish(%(results)s);
 -- daemon_renew: prolong the lease; NULL: this incarnation is no longer the daemon of that name
 SELECT dataflow.renew_lease(%(daemon)s, %(incarnation)s);
 
--- daemon_end_session: a session that this daemon lost may live on in the server and hold its locks
+-- daemon_end_session: end this daemon's lost session, which may live on in the server and hold its locks
 SELECT pg_terminate_backend(a.pid, 5000) FROM dataflow.daemon d JOIN pg_stat_activity a ON a.pid = d.session_pid
 WHERE d.daemon = %(daemon)s AND d.incarnation = %(incarnation)s
     AND a.pid <> pg_backend_pid() AND a.datname = current_database() AND a.usename = current_user
@@ -182,52 +182,36 @@ WHERE d.daemon = %(daemon)s AND d.incarnation = %(incarnation)s
 -- daemon_retake: after a lost connection, the attempts that are still this daemon's, and the cancelled ones that it has not let go
 SELECT attempt, token::text, jobid, dataid, is_live FROM dataflow.retake_attempts(%(daemon)s, %(incarnation)s);
 
--- daemon_stop: say that nothing runs any more
+-- daemon_stop: say that this daemon has stopped
 SELECT dataflow.stop_daemon(%(daemon)s, %(incarnation)s);
 
--- daemon_neighbours: daemons of this host that did not stop in order
+-- daemon_neighbours: daemons of this host that have not said that they stopped
 SELECT daemon::text, incarnation, pid, extract(epoch FROM started)::double precision FROM dataflow.daemon
 WHERE hostname = %(hostname)s AND stopped IS NULL;
 
--- daemon_expire: a daemon's process is dead
+-- daemon_expire: end the lease of a daemon whose process is dead
 SELECT dataflow.expire_daemon(%(daemon)s, %(incarnation)s);
 
--- daemon_rescue: take back what dead daemons left
+-- daemon_rescue: take back the attempts of dead daemons
 SELECT attempt, jobid, dataid, daemon, tag FROM dataflow.rescue();
 
--- daemon_end_frozen: end the sessions of daemons that hang, and keep rescue() out
+-- daemon_end_frozen: end the sessions of frozen daemons, which keep rescue() from their attempts
 SELECT daemon, hostname, pid, session_pid, is_ended FROM dataflow.end_frozen_sessions();
 
--- daemon_cancelled: which attempts are no longer this daemon's
+-- daemon_cancelled: which of these attempts this daemon has lost
 SELECT dataflow.cancelled(%(daemon)s, %(incarnation)s, %(attempts)s);
 
--- daemon_started: the code of these attempts runs, and this was found before; false: it should not run
+-- daemon_started: say that the code of these attempts runs, and what the host had found; false: the attempt is fenced, stop
 SELECT s.attempt, dataflow.began(s.attempt, s.token::uuid, s.seconds, s.found::jsonb)
 FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(seconds)s::double precision[], %(found)s::text[]) AS s (attempt, token, seconds, found);
 
--- daemon_waits: these attempts wait for one of so many Spark applications, or (NULL) no longer; false: they should not run
+-- daemon_waits: say that these attempts wait for one of so many Spark applications; NULL: no longer; false: the attempt is fenced, stop
 SELECT w.attempt, dataflow.waits(w.attempt, w.token::uuid, w.applications)
 FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(applications)s::integer[]) AS w (attempt, token, applications);
 
--- daemon_look: of the runs that this host can do how many are queued, how many of these wait for their retry, and seconds until the
+-- daemon_look: of the runs that this host can do, how many are queued, how many of these wait for their retry, and seconds until the
 -- first of them is due; and whether runs have to be judged again
--- (from the counters: while somebody holds an old snapshot, the queue itself is full of dead rows). Runs of a job that is paused, or whose
--- limit is 0, do not wait for a daemon: a notice tells when that ends
-WITH served AS MATERIALIZED (
-    SELECT %(jobs)s::text[] || ARRAY(SELECT l.jobid::text FROM dataflow.job_like l WHERE l.base = ANY (%(jobs)s::text[])) AS jobs WHERE %(jobs)s::text[] IS NOT NULL
-), stopped AS MATERIALIZED (
-    SELECT coalesce(array_agg(j.jobid::text), '{}') AS jobs FROM dataflow.job j LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid
-    WHERE c.paused OR coalesce(c.concurrency, j.max_running) = 0 OR j.kind = 'outside'
-)
-SELECT
-    (SELECT coalesce(sum(n.chunks), 0)::bigint FROM dataflow.counter n
-        WHERE n.locktype = 'WORK' AND (%(jobs)s::text[] IS NULL OR n.jobid = ANY (SELECT unnest(v.jobs) FROM served v)) AND n.jobid <> ALL (s.jobs)),
-    later.runs, later.due, EXISTS (SELECT FROM dataflow.recheck)
-FROM stopped s
-CROSS JOIN LATERAL (
-    SELECT count(*) AS runs, extract(epoch FROM min(w.not_before) - clock_timestamp())::double precision AS due
-    FROM dataflow.work w WHERE w.not_before IS NOT NULL AND (%(jobs)s::text[] IS NULL OR w.jobid = ANY (SELECT unnest(v.jobs) FROM served v)) AND w.jobid <> ALL (s.jobs)
-) AS later;
+SELECT queued, later, due_seconds, has_rechecks FROM dataflow.queue_of(%(jobs)s::text[]);
 
 -- daemon_limits: the global limit, this daemon's own, whether either is paused, and its Spark applications and their slots (NULL: as its settings say)
 SELECT g.concurrency, d.concurrency, g.paused OR coalesce(d.paused, false), coalesce(d.runners, g.runners), coalesce(d.slots, g.slots)
@@ -264,7 +248,7 @@ SELECT jobid, ready, running, failed, resubmit, held, queued, retry_later,
     coalesce(extract(epoch FROM clock_timestamp() - oldest_queued), 0)::double precision
 FROM dataflow.status();
 
--- daemon_listen: hear that something changed
+-- daemon_listen: get notices of changes
 LISTEN dataflow;
 
 -- daemon_echo: a notification to ourselves, to see that notifications arrive
@@ -273,11 +257,11 @@ SELECT pg_notify('dataflow', %(payload)s);
 -- status: what needs a hand, daemons, limits and jobs, as one JSON object
 SELECT dataflow.overview(%(jobid)s, %(ignored)s::text[]) AS overview;
 
--- status_listen: hear of changes; a notice is a hint only
+-- status_listen: get notices of changes; a notice is a hint only
 LISTEN dataflow;
 LISTEN dataflow_status;
 
--- chunks: a page of a dataset's chunks, and of those that other code made what changed since
+-- chunks: a page of a dataset's chunks; for those that other code made, what has changed
 SELECT c.*, CASE WHEN 'CODE' = ANY (c.stale) THEN (
     SELECT t.changed FROM dataflow.stale t WHERE t.datasetid = %(datasetid)s AND t.dataid = c.dataid) END AS changed
 FROM dataflow.chunks(%(datasetid)s, %(statuses)s::text[], %(first)s, %(last)s, %(pattern)s, %(stale)s, %(sort)s, %(descending)s, %(at_most)s) AS c;
@@ -312,10 +296,10 @@ SELECT * FROM dataflow.history(%(jobid)s, %(dataid)s);
 -- resubmit: choose runs and run them again, or only show them
 SELECT * FROM dataflow.resubmit_with(%(selector)s, %(params)s::jsonb, %(downstream)s, %(dry_run)s);
 
--- hold: put an operator's hand on chunks, or only show them
+-- hold: hold chunks, or only show them
 SELECT * FROM dataflow.hold_chunks(%(selector)s, %(reason)s, %(dry_run)s);
 
--- release: take the hand off again
+-- release: end the hold of chunks, or only show them
 SELECT * FROM dataflow.release_chunks(%(selector)s, %(dry_run)s);
 
 -- cancel: stop running attempts, or only show them
@@ -369,10 +353,10 @@ SELECT dataflow.job_stats(%(jobid)s) AS stats;
 -- quarantine_list: records that were set aside, by job and reason
 SELECT * FROM dataflow.quarantine_groups(%(jobid)s, %(pattern)s, %(resolved)s);
 
--- quarantine_records: each of them
+-- quarantine_records: single records that were set aside
 SELECT * FROM dataflow.quarantined(%(jobid)s, %(pattern)s, %(resolved)s, %(at_most)s);
 
--- quarantine_show: one of them
+-- quarantine_show: one record that was set aside
 SELECT dataflow.quarantine_record(%(jobid)s, %(dataid)s, %(itemid)s) AS record;
 
 -- quarantine_resolve: mark records as dealt with
@@ -390,19 +374,19 @@ SELECT dataflow.resolve_records(%(jobid)s, %(records)s::jsonb) AS resolved;
 -- quarantine_replay: make the chunks of resolved records again, or only show them
 SELECT r.*, 'whole' AS way, NULL AS because FROM dataflow.replay(%(jobid)s, %(patterns)s::text[], %(open)s, %(dry_run)s) AS r;
 
--- quarantine_replay_rows: run repaired records alone where that can be, and show which way it goes
+-- quarantine_replay_rows: run repaired records alone where that is possible, else the whole chunk; shows which
 SELECT * FROM dataflow.replay_rows(%(jobid)s, %(patterns)s::text[], %(dry_run)s);
 
 -- delete: forget runs of a job, or only show them
 SELECT * FROM dataflow.delete_runs(%(jobid)s, %(patterns)s::text[], %(dry_run)s, %(at_most)s);
 
--- delete_patience: the rows of tables are removed while this transaction is open; it may be idle for so long, and no longer
+-- delete_patience: how long this transaction may be idle while rows are removed from other databases
 SELECT set_config(name, %(milliseconds)s::text, true) FROM pg_settings WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout');
 
--- prunable: how many events are older
+-- prunable: how many events prune would delete
 SELECT dataflow.prunable(%(older_than)s::interval) AS events;
 
--- prune: delete them
+-- prune: delete old events
 SELECT dataflow.prune(%(older_than)s::interval) AS events;
 
 -- rebuild: make the queue anew
@@ -411,7 +395,7 @@ SELECT dataflow.rebuild_work() AS queued, dataflow.fold_counters() AS folded;
 -- long_timeout: the next statement may take long
 SELECT set_config('statement_timeout', '1h', true);
 
--- work_order: what a runner has to know about an attempt, which keeps it as evidence; NULL when it is fenced
+-- work_order: what a runner needs to know about an attempt, stored as evidence; NULL: the attempt is fenced
 SELECT dataflow.take_order(%(attempt)s, %(token)s);
 
 -- applied_config: which configuration of a job was applied last
@@ -423,19 +407,20 @@ SELECT dataflow.code_of(%(jobid)s) AS base;
 -- is_alive: whether an attempt still holds its claim, asked before its rows replace others in a table
 SELECT dataflow.work_order(%(attempt)s, %(token)s) IS NOT NULL;
 
--- trial_order: what try runs a job with; or why it cannot
+-- trial_order: the work order for `dataflowctl try`, or why there is none
 SELECT dataflow.trial_order(%(jobid)s, %(dataid)s) AS found;
 
--- code_versions: say which code and configuration jobs run with now
+-- code_versions: record which code and configuration jobs run with now
 SELECT v.jobid, dataflow.code_version(v.jobid, v.code_hash, v.config_hash, v.parts::jsonb, v.whole_hash)
 FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(config_hashes)s::text[], %(parts)s::text[], %(whole_hashes)s::text[])
     AS v (jobid, code_hash, config_hash, parts, whole_hash);
 
--- other_code: those of these jobs whose code is not the one that ran until now
-SELECT j.jobid::text FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(whole_hashes)s::text[]) AS v (jobid, code_hash, whole_hash)
+-- other_code: which of these jobs have other code than before, and whether they have chunks
+SELECT j.jobid::text, EXISTS (SELECT FROM dataflow.chunk_count c WHERE c.jobid = j.jobid AND c.status = 'READY')
+FROM unnest(%(jobids)s::text[], %(code_hashes)s::text[], %(whole_hashes)s::text[]) AS v (jobid, code_hash, whole_hash)
 JOIN dataflow.job j ON j.jobid = v.jobid WHERE j.code_hash IS DISTINCT FROM v.code_hash AND j.code_hash IS DISTINCT FROM v.whole_hash;
 
--- accept: take chunks that other code made as good with that of now, or only show them
+-- accept: accept chunks that other code made, or only show them
 SELECT * FROM dataflow.accept(%(jobid)s, %(patterns)s::text[], %(reason)s, %(with_code)s, %(with_config)s, %(dry_run)s);
 
 -- keys: every key, and what is sealed with it
@@ -450,11 +435,11 @@ SELECT dataflow.retire_key(%(keyid)s) AS retired;
 -- sealing_key: the key that passwords are sealed with
 SELECT keyid, suite, public_key FROM dataflow.sealing_key();
 
--- credential: what the password of a dataset is for
+-- credential: the user, host and database that the password of a dataset is for
 SELECT d.datasetid::text, d.username, d.hostname, d.database, d.port, d.encryptedpass
 FROM dataflow._known_dataset(%(datasetid)s) AS known, dataflow.dataset d WHERE d.datasetid = %(datasetid)s;
 
--- credentials: every sealed password, and what it is for
+-- credentials: every sealed password, with its user, host and database
 SELECT datasetid::text, username, hostname, database, port, encryptedpass FROM dataflow.dataset
 WHERE encryptedpass IS NOT NULL AND retired IS NULL ORDER BY datasetid;
 
@@ -469,7 +454,7 @@ WHERE d.encryptedpass IS NOT NULL AND coalesce(%(datasetid)s, d.datasetid::text)
         WHERE s.jobid = '' AND s.dataid = '' AND s.kind = 'credential' AND s.to_status = 'SEALED' AND s.datasetid = d.datasetid), 0)
 ORDER BY e.event;
 
--- seal: store a sealed password, in the place of the one that it replaces
+-- seal: store a sealed password, if the one that it replaces is still there
 SELECT dataflow.seal(%(datasetid)s, %(sealed)s, %(was)s) AS sealed;
 
 -- gc_places: where attempts of this environment write files; jobid: only those of one job
@@ -478,10 +463,10 @@ WHERE d.location IS NOT NULL AND d.format <> 'none' AND coalesce(d.environment, 
     AND (%(jobid)s::text IS NULL OR EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = d.datasetid AND o.jobid = %(jobid)s))
 ORDER BY d.datasetid;
 
--- fixed_paths: a page of the chunks that are published at a fixed path, and where each has to lead
+-- fixed_paths: a page of the chunks that are published at a fixed path, and the directory that each path has to point to
 SELECT datasetid, dataid, location, current FROM dataflow.fixed_paths(%(after_dataset)s, %(after_dataid)s);
 
--- fixed_path: where the fixed path of one chunk has to lead now
+-- fixed_path: the directory that the fixed path of one chunk has to point to now
 SELECT d.datasetid::text, s.dataid::text, d.location, m.location FROM dataflow.dataset d
 JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.dataid = %(dataid)s AND s.locktype = 'OUT'
 JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
@@ -501,7 +486,7 @@ SELECT number, question, answer, code, detail FROM dataflow.five_questions(%(job
 -- measures: whether the chunks of a dataset are measured when they are registered, and whether their files are read for it
 SELECT is_measured, digest FROM dataflow.measures(%(datasetid)s);
 
--- note_found: remember what lies where chunks were registered
+-- note_found: store what was measured of chunks that were just registered
 SELECT dataflow.note_found(%(datasetid)s, %(found)s::jsonb) AS noted;
 
 -- bound_elsewhere: why a host of this environment may not run a job; NULL: it may
@@ -516,7 +501,7 @@ SELECT * FROM dataflow.next_inputs(%(jobid)s);
 -- job_create: a job that runs the code of another, over a source of its own
 SELECT kind, name, action, changed FROM dataflow.create_job_like(%(jobid)s, %(base)s, %(sources)s::jsonb, %(partitioning)s, %(description)s, %(params)s::jsonb, %(outputs)s::jsonb);
 
--- job_drop: retire a job that was created so, or only show what that is
+-- job_drop: retire a job that job_create made, or only show what would be retired
 SELECT kind, name, action, changed FROM dataflow.drop_job(%(jobid)s, %(dry_run)s);
 
 -- partition_source: what is needed to reach a source
@@ -537,16 +522,16 @@ SELECT dataflow.delete_partitioning(%(datasetid)s, %(name)s, %(dry_run)s) AS bat
 -- begin: claim a run for something that executes it outside
 SELECT * FROM dataflow.begin_run(%(jobid)s, %(dataid)s, %(lease)s::interval, %(environment)s, %(executor)s, false);
 
--- begin_instead: the same, of a job that daemons execute
+-- begin_instead: the same for a job that daemons execute
 SELECT * FROM dataflow.begin_instead(%(jobid)s, %(dataid)s, %(lease)s::interval, %(environment)s, %(executor)s, false);
 
--- run_order: what it was begun with; no row: it has lost its claim
+-- run_order: what begin has returned; no row: the attempt has lost its claim
 SELECT * FROM dataflow.run_order(%(handle)s);
 
--- renew: prolong its lease; NULL: it has lost its claim
+-- renew: prolong the lease of a run that was begun outside; NULL: it has lost its claim
 SELECT dataflow.renew_run(%(handle)s, %(lease)s::interval) AS lease_until;
 
--- end: end it, and publish what it made
+-- end: end a run that was begun outside, and publish its output
 SELECT dataflow.end_run(%(handle)s, %(outcome)s, %(reason)s, NULL, %(result)s::jsonb) AS verdict;
 
 -- add_words: keep what a person has added to the words of an attempt's command

@@ -2,13 +2,13 @@
 -- identifier, a type as the server writes it, or a list of them; {text} for a quoted string, {count} for a number; values are
 -- bound.
 
--- begin: an interval is written the same everywhere, and a chunk named by an hour means that hour in UTC
+-- begin: intervals have one spelling, and hours of dataids are in UTC
 SELECT set_config('TimeZone', 'UTC', false), set_config('client_min_messages', 'warning', false);
 
--- bind: the values of a read, which COPY takes from no parameter; conditions find them by name with current_setting
+-- bind: COPY takes no parameters, so the values of a read are settings; its conditions read them with current_setting
 SELECT set_config(key, value, false) FROM json_each_text($1::json);
 
--- columns: what a table consists of; no rows: there is none
+-- columns: the columns of a table; no rows: there is no such table
 SELECT a.attname::text, format_type(a.atttypid, -1), coalesce(base.typname, t.typname)::text,
     CASE WHEN t.typbasetype <> 0 THEN t.typtypmod ELSE a.atttypmod END,
     a.atthasdef OR a.attidentity <> '', a.attgenerated <> ''
@@ -26,19 +26,19 @@ SELECT {columns} FROM {source} WHERE {condition};
 -- extremes: between which values a column lies
 SELECT min({column}), max({column}) FROM {source} WHERE {condition};
 
--- whole_pass: a split reads all of what it orders, where a cursor is planned for the first tenth; until the transaction ends
+-- whole_pass: a split reads all rows, while Postgres plans a cursor for the first tenth; until the transaction ends
 SELECT set_config('cursor_tuple_fraction', '1', true);
 
--- walk: a place in the order of the key, to be moved on without sending what it passes
+-- walk: a cursor in the order of the key, which skips rows without sending them
 DECLARE dataflow_walk NO SCROLL CURSOR FOR SELECT {order} FROM {source} AS s WHERE {present} ORDER BY {order};
 
--- walk_on: over so many records
+-- walk_on: skip so many records
 MOVE FORWARD {count} FROM dataflow_walk;
 
 -- walk_read: the next records
 FETCH FORWARD {count} FROM dataflow_walk;
 
--- walk_end: the place is given up
+-- walk_end: close the cursor
 CLOSE dataflow_walk;
 
 -- split: where each batch of so many records begins in the order of the key, and how many come before it; and the last record
@@ -51,7 +51,7 @@ WHERE n %% %(size)s::bigint = 0 OR is_last ORDER BY n;
 -- keyed: how many records there are that have a key, and how many keys
 SELECT count(*), count(DISTINCT ({keys})) FROM {source} WHERE {present};
 
--- keyless: how many have none
+-- keyless: how many records have no key
 SELECT count(*) FROM {source} WHERE NOT ({present});
 
 -- every: the keys whose rank leaves a rest; equal keys stay together
@@ -63,13 +63,13 @@ WHERE n % {every} = {rest};
 -- as_type: whether a dataid can be a value of a column
 SELECT %(dataid)s::{type};
 
--- lock_names: whoever creates a table that all chunks share does so alone; held until the transaction ends
+-- lock_names: only one attempt at a time creates a table that all chunks share; held until the transaction ends
 SELECT pg_advisory_xact_lock(hashtextextended('dataflow ' || %(schema)s, 0));
 
 -- has_ledger: whether the ledger is there
 SELECT to_regclass(%(ledger)s) IS NOT NULL;
 
--- create_ledger: which attempt has the right to replace a chunk's rows, and which one has done it
+-- create_ledger: a table of which attempt may replace a chunk's rows, and which attempt has replaced them
 CREATE TABLE IF NOT EXISTS {ledger} (
     tablename text NOT NULL,
     dataid text NOT NULL,
@@ -80,10 +80,10 @@ CREATE TABLE IF NOT EXISTS {ledger} (
     PRIMARY KEY (tablename, dataid)
 );
 
--- comment_ledger: for the people whose schema it stands in
+-- comment_ledger: explains the ledger to the owners of the schema
 COMMENT ON TABLE {ledger} IS 'dataflowd: the attempt that may replace the rows of a chunk (fence), and the one that did (attempt). Without it an outdated attempt could overwrite a newer one';
 
--- take: from now on no older attempt can replace the rows; no row: a newer one has been here
+-- take: from now on no older attempt can replace the rows; no row: a newer attempt came first
 INSERT INTO {ledger} AS l (tablename, dataid, fence) VALUES (%(table)s, %(dataid)s, %(attempt)s)
 ON CONFLICT (tablename, dataid) DO UPDATE SET fence = excluded.fence WHERE l.fence <= excluded.fence
 RETURNING l.fence;
@@ -91,18 +91,18 @@ RETURNING l.fence;
 -- entry: a chunk's fence and the attempt that is published
 SELECT fence, attempt FROM {ledger} WHERE tablename = %(table)s AND dataid = %(dataid)s;
 
--- entry_locked: the same, and nobody else changes it before this transaction ends
+-- entry_locked: the same, locked until this transaction ends
 SELECT fence, attempt FROM {ledger} WHERE tablename = %(table)s AND dataid = %(dataid)s FOR UPDATE;
 
--- published_locked: those of some chunks that an attempt has published; nobody else changes them before this transaction ends
+-- published_locked: which of these chunks an attempt has published, locked until this transaction ends
 SELECT dataid FROM {ledger} WHERE tablename = %(table)s AND dataid = ANY (%(dataids)s::text[]) AND attempt IS NOT NULL
 ORDER BY dataid FOR UPDATE;
 
--- enter: the rows of this attempt are in the table
+-- enter: record that the rows of this attempt are in the table
 UPDATE {ledger} SET attempt = %(attempt)s, rows = %(rows)s, published = now()
 WHERE tablename = %(table)s AND dataid = %(dataid)s;
 
--- leave: the chunks have no rows any more, and no attempt that is known until now may give them some
+-- leave: record that the chunks have no rows any more, and fence all attempts so far
 UPDATE {ledger} SET fence = fence + 1, attempt = NULL, rows = NULL, published = NULL
 WHERE tablename = %(table)s AND dataid = ANY (%(dataids)s::text[]);
 
@@ -112,10 +112,10 @@ CREATE UNLOGGED TABLE {staging} ();
 -- add_column: to a table that is being made
 ALTER TABLE {target} ADD COLUMN {column} {type};
 
--- mark_staging: whose it is; only what bears this mark is ever collected
+-- mark_staging: whose staging table it is; only tables with this mark are ever collected
 COMMENT ON TABLE {staging} IS {text};
 
--- create_target: a table for what was staged first
+-- create_target: the table that the first attempt publishes to
 CREATE TABLE {target} (LIKE {staging});
 
 -- index_target: replacing a chunk's rows must not read all others
@@ -124,25 +124,25 @@ CREATE INDEX ON {target} ({column});
 -- measure: what an attempt has staged
 SELECT (SELECT count(*) FROM {staging}), pg_table_size(%(staging)s::regclass);
 
--- strays: staged rows that name another chunk
+-- strays: staged rows that belong to another chunk
 SELECT count(*) FROM {staging} WHERE {column}::{type} IS DISTINCT FROM %(dataid)s::{type};
 
--- delete_rows: what a chunk consisted of until now
+-- delete_rows: the rows of a chunk until now
 DELETE FROM {target} WHERE {column} = %(dataid)s::{type};
 
 -- delete_chunks: all rows of some chunks
 DELETE FROM {target} WHERE {column} = ANY (%(dataids)s::{type}[]);
 
--- insert_rows: what it consists of from now on
+-- insert_rows: the rows of a chunk from now on
 INSERT INTO {target} ({columns}) SELECT {sources} FROM {staging};
 
--- drop_staging: its rows are where they belong, or nobody wants them any more
+-- drop_staging: its rows are published, or nobody needs them
 DROP TABLE IF EXISTS {staging};
 
--- bounds: somebody waits for the end of this transaction, with another one open
+-- bounds: limits the time of this transaction, because another one waits for it
 SELECT set_config('lock_timeout', %(lock)s, true), set_config('statement_timeout', %(statement)s, true);
 
--- hurry: a staging table that somebody still writes is left for the next time
+-- hurry: gives up a staging table that somebody still writes; the next collection takes it
 SELECT set_config('lock_timeout', '500ms', true);
 
 -- stagings: the staging tables of a table, with their marks

@@ -8,7 +8,8 @@ function of ours they run with its search_path; called by a user, with that user
 No function builds SQL at run time: nothing in the database is executed.
 Nothing waits while it holds the claim lock: only dataflow._claim_lock takes it; who calls that sets lock_timeout, and from there on,
 and in every function that is called from there, rows are locked with SKIP LOCKED or NOWAIT. No string holds a backslash outside
-E'...': what it means would depend on the session's standard_conforming_strings.
+E'...': what it means would depend on the session's standard_conforming_strings. The planner's settings of a function are one of the
+blocks of sql/README.md, as they are written there, or none.
 
 Why rules and no formatter: those that exist (sqlfluff among them) lay out statements, but take a PL/pgSQL body for one
 string literal and leave it as it is, and the bodies are most of what stands here.
@@ -16,6 +17,7 @@ string literal and leave it as it is, and the bodies are most of what stands her
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +41,8 @@ _WAITS = re.compile(
     r"\bFOR (?:NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)\b(?: OF \w+)?(?! OF| SKIP LOCKED| NOWAIT|\s+SKIP LOCKED)"
 )
 _BACKSLASH = re.compile(r"(?<!E)'[^'\n]*\\[^'\n]*'")
+_PLANNER_BLOCK = re.compile(r"^`(?P<name>[a-z ]+)`: [^`]*```sql\n(?P<settings>[^`]+)```", re.MULTILINE)
+_NOT_OF_THE_PLANNER = {"search_path", "lock_timeout"}
 _DYNAMIC = {"PLpgSQL_stmt_dynexecute", "PLpgSQL_stmt_dynfors", "dynquery"}
 
 
@@ -155,6 +159,8 @@ def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
     language = options["language"].sval if "language" in options else "plpgsql"
     if isinstance(statement, ast.CreateFunctionStmt) and not _has_fixed_path(statement):
         yield from _path_mistakes(source, statement, options)
+    if isinstance(statement, ast.CreateFunctionStmt):
+        yield from _planner_mistakes(source, statement)
     if language != "plpgsql":
         return
     try:
@@ -164,6 +170,33 @@ def _function_mistakes(source: Source, raw: Any) -> Iterator[str]:
         return
     if source.is_function_file and _DYNAMIC & set(_keys(body)):
         yield f"{source.name}: {name} builds SQL at run time (EXECUTE)"
+
+
+def _planner_mistakes(source: Source, function: Any) -> Iterator[str]:
+    settings = tuple(
+        _setting(option.arg)
+        for option in function.options
+        if option.defname == "set" and option.arg.name not in _NOT_OF_THE_PLANNER
+    )
+    if settings and settings not in planner_blocks().values():
+        yield f"{source.name}: {_dotted(function.funcname)} has settings for the planner that are no block of sql/README.md: {', '.join(settings)}"
+
+
+@functools.cache
+def planner_blocks() -> dict[str, tuple[str, ...]]:
+    """The blocks of settings that sql/README.md states, by name."""
+    text = _read(sqlfiles.sql_dir() / "README.md")
+    return {
+        block["name"]: tuple(
+            _setting(raw.stmt) for raw in pglast.parse_sql(block["settings"].replace("\n", ";\n"))
+        )
+        for block in _PLANNER_BLOCK.finditer(text)
+    }
+
+
+def _setting(statement: Any) -> str:
+    value = statement.args[0].val
+    return f"{statement.name} = {value.sval if isinstance(value, ast.String) else value.ival}"
 
 
 def _path_mistakes(source: Source, function: Any, options: dict[str, Any]) -> Iterator[str]:

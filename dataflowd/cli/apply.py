@@ -42,7 +42,8 @@ def apply(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Check a flow file completely, show what will change, and store it in one transaction.
 
-    Of the code only its hash is stored: what a job made with other code is stale, see `chunks --stale`.
+    Of the code only its hash is stored: what a job made with other code is stale, see `chunks --stale`. `accept` takes
+    such chunks as they are, `resubmit --stale` makes them again.
     """
     from dataflowd.cli.output import say, say_json
     from dataflowd.flow import FlowMistakesError, load
@@ -53,8 +54,8 @@ def apply(  # noqa: PLR0913 - each is an option of the command
     try:
         # The file is checked before the database is asked: a file with mistakes must not start an embedded Postgres.
         loaded = load(flow, settings)
-        changes, kept = (
-            (_check(loaded, settings), [])
+        changes, kept, stale = (
+            (_check(loaded, settings), [], [])
             if check
             else _store(loaded, settings, prune=prune, dry_run=dry_run, yes=yes)
         )
@@ -81,6 +82,11 @@ def apply(  # noqa: PLR0913 - each is an option of the command
         say(f"{'applied' if applied else 'would apply'} flow {loaded.name}: {_summary(changes)}")
         if kept:
             say(f"no longer declared, and kept as it was: {', '.join(kept)}; --prune retires it")
+        for job in stale:
+            say(
+                f"what {job} made with its code of before is stale: `dataflowctl resubmit {job} --stale` makes it again,"
+                f" `dataflowctl accept {job}` takes it as it is"
+            )
     if not json:
         sys.stdout.flush()
         for warning in warnings:
@@ -100,8 +106,10 @@ def _check(flow: Flow, settings: Settings) -> list[Change]:
 
 def _store(
     flow: Flow, settings: Settings, *, prune: bool, dry_run: bool, yes: bool
-) -> tuple[list[Change], list[str]]:
-    """Returns the changes, and the names that the flow no longer declares but that stay because --prune was not given."""
+) -> tuple[list[Change], list[str], list[str]]:
+    """Returns the changes, the names that the flow no longer declares but that stay because --prune was not given, and the
+    jobs with chunks that other code made.
+    """
     from dataflowd.database import db, migrate
     from dataflowd.flow import apply as apply_flow
     from dataflowd.flow import conflicts, plan
@@ -111,18 +119,19 @@ def _store(
     with db.connect(settings) as connection:
         migrate.require_release(connection)
         conflicts(connection, flow, prune)
-        other_code = {job for [job] in connection.execute(db.query("other_code"), told)}
+        found = connection.execute(db.query("other_code"), told).fetchall()
+        other_code, stale = {job for job, _ in found}, sorted(job for job, has_made in found if has_made)
         changes = _with_code(plan(connection, flow, prune), other_code)
         kept = [] if prune else _undeclared(connection, flow)
         if dry_run:
-            return changes, kept
+            return changes, kept, stale
         retiring = [change for change in changes if change.action == "retired"]
         if retiring and not yes:
             _confirm(retiring)
         with connection.transaction():
             applied = apply_flow(connection, flow, prune)
             connection.execute(db.query("code_versions"), told)
-        return _with_code(applied, other_code), kept
+        return _with_code(applied, other_code), kept, stale
 
 
 def _undeclared(connection: psycopg.Connection, flow: Flow) -> list[str]:

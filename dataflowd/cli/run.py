@@ -105,6 +105,7 @@ def force(  # noqa: PLR0913
     i_know: Annotated[
         bool, typer.Option("--i-know", help="Needed where the setting production is on.")
     ] = False,
+    reason: options.Reason = None,
     yes: options.Yes = False,
     json: options.Json = False,
     explained: options.Explain = False,
@@ -113,20 +114,22 @@ def force(  # noqa: PLR0913
 
     What was published before is replaced when it succeeds. An input that is not READY is not given to the job: a script finds
     its location empty. The attempt is marked as forced, with the answers that it was run against, and the history keeps
-    who did it. `chunks`, `why`, `lineage` and `status` show the mark, and which inputs were missing; when one of these arrives,
+    who did it, and the --reason. `chunks`, `why`, `lineage` and `status` show the mark, and which inputs were missing; when one of these arrives,
     the chunk is stale, and `resubmit JOB --stale` makes it again. Never forced are two writers of one chunk, locations outside the
     allowed roots, and another environment.
 
     Examples:
-    dataflowctl force clean_orders 2026-01-31
+    dataflowctl force clean_orders 2026-01-31 --reason 'without returns: their feed is a week late'
     """
     from dataflowd.daemon.state import Wanted
 
     jobid = _jobid(context, job)
     require_here(context, jobid)
-    _confirm_force(context, jobid, dataid, "run", i_know=i_know, yes=yes, json=json, explained=explained)
+    _confirm_force(
+        context, jobid, dataid, "run", i_know=i_know, yes=yes, json=json, explained=explained, reason=reason
+    )
     foreground = _Foreground(json=json)
-    foreground.run(context, job, Wanted(jobid, dataid, forced=True))
+    foreground.run(context, job, Wanted(jobid, dataid, forced=True, reason=reason))
     foreground.end()
 
 
@@ -239,6 +242,7 @@ def _confirm_force(  # noqa: PLR0913
     yes: bool,
     json: bool,
     explained: bool,
+    reason: str | None = None,
 ) -> None:
     """Shows what is answered no, and asks; where the setting production is on, a person has to know it before."""
     from dataflowd.model.errors import NotAllowedError
@@ -248,7 +252,13 @@ def _confirm_force(  # noqa: PLR0913
         explain(
             asked,
             call(
-                "daemon_claim_run", daemon="...", incarnation="...", jobid=jobid, dataid=dataid, forced=True
+                "daemon_claim_run",
+                daemon="...",
+                incarnation="...",
+                jobid=jobid,
+                dataid=dataid,
+                forced=True,
+                reason=reason,
             ),
         )
     settings = settings_of(context)

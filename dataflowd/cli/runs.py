@@ -311,6 +311,7 @@ def history(
     """The story of a run: every transition, what it waited for, and what happened around it meanwhile.
 
     Around it: limits and pauses, daemons that started, stopped or were gone, and what was declared of its job and datasets.
+    In the place of JOB a dataset that no job makes: by whom its chunk was registered, held or withdrawn.
     """
     found = ask(context, call("history", jobid=job, dataid=dataid), explained=explained)
     if json:

@@ -124,7 +124,9 @@ async def _taken(state: State, at_most: int) -> list[Attempt]:
         return await state.claims.claim(at_most, sorted(scarce), room)
     if wanted.dataid is None:
         return await state.claims.claim(1)
-    return await state.claims.claim_run(wanted.jobid, wanted.dataid, forced=wanted.forced)
+    return await state.claims.claim_run(
+        wanted.jobid, wanted.dataid, forced=wanted.forced, reason=wanted.reason
+    )
 
 
 async def _pause(state: State, fruitless: int) -> float:

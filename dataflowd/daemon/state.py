@@ -74,6 +74,7 @@ class Wanted:
     jobid: str
     dataid: str | None = None  # None: the next
     forced: bool = False
+    reason: str | None = None  # why it is forced; history keeps it
     every: bool = False  # not one run, but all that are ready
     is_new: bool = False  # of a job without inputs: a run that nobody has asked for yet
 

@@ -119,9 +119,11 @@ class Claims:
             raise answers.wrong("daemon_claim", f"has {len(rows)} runs where {want} were asked for")
         return [Attempt(*row) for row in rows]
 
-    async def claim_run(self, jobid: str, dataid: str, *, forced: bool) -> list[Attempt]:
+    async def claim_run(
+        self, jobid: str, dataid: str, *, forced: bool, reason: str | None = None
+    ) -> list[Attempt]:
         """Claims one run. Empty if the run may not start now."""
-        named = {"jobid": jobid, "dataid": dataid, "forced": forced}
+        named = {"jobid": jobid, "dataid": dataid, "forced": forced, "reason": reason}
         return [Attempt(*row) for row in await self.link.call("daemon_claim_run", self._self | named)]
 
     async def claim_new(self, jobid: str) -> list[Attempt]:

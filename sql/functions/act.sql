@@ -1,4 +1,5 @@
--- What an operator does to many runs or chunks at once. What each change means is decided by the functions for one: hold, release, cancel, pause.
+-- What an operator does to many runs or chunks at once. The functions for a single one (hold, release, cancel, pause) decide what the
+-- change means.
 
 DROP FUNCTION IF EXISTS dataflow.hold_chunks(jsonb, text, boolean);
 CREATE OR REPLACE FUNCTION dataflow.hold_chunks(selector jsonb, reason text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS TABLE (
@@ -14,7 +15,7 @@ BEGIN
     WITH chosen AS MATERIALIZED (
         SELECT c.datasetid, c.dataid, c.status, dataflow.sortkey(c.dataid) AS place FROM dataflow.select_chunks(selector) AS c WHERE c.status NOT IN ('HOLD', 'PENDING')
         UNION
-        -- A chunk that is not there yet can be held by its name.
+        -- A person may hold a chunk before it exists, by naming its dataid.
         SELECT d.datasetid, p, 'NONE', dataflow.sortkey(p)
         FROM dataflow._texts(selector -> 'dataid') AS p,
             LATERAL (
@@ -33,7 +34,7 @@ BEGIN
     FROM busy b ORDER BY b.datasetid, b.place;
 END $$;
 COMMENT ON FUNCTION dataflow.hold_chunks(jsonb, text, boolean) IS
-    'hold() for every chunk that a selector names (see select_chunks); a literal dataid also before the chunk exists. stops: the runs that write or read it now. dry_run => true only shows them';
+    'hold() for every chunk that a selector names (see select_chunks); a literal dataid may name a chunk that does not exist yet. stops: the runs that write or read the chunk now. dry_run => true only shows them';
 
 CREATE OR REPLACE FUNCTION dataflow.release_chunks(selector jsonb, dry_run boolean DEFAULT false) RETURNS TABLE (datasetid text, dataid text, becomes text)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -57,7 +58,7 @@ BEGIN
     FROM unnest(datasets, dataids) WITH ORDINALITY AS c (datasetid, dataid, place)
     JOIN dataflow.datastatus s ON s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT' ORDER BY c.place;
     IF NOT dry_run THEN
-        -- As release() does it, for all at once: batches come by the thousand.
+        -- The same as release(), in two statements: a partitioning may have thousands of held batches.
         DELETE FROM dataflow.datastatus s USING unnest(datasets, dataids) AS c (datasetid, dataid)
             WHERE s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT' AND s.held_from = 'NONE';
         UPDATE dataflow.datastatus s SET status = s.held_from, held_from = NULL, reason = NULL, modified = now()
@@ -141,7 +142,7 @@ DECLARE
 BEGIN
     PERFORM dataflow._known_job(substr(shed.scope, 5)) WHERE shed.scope LIKE 'job:%';
     IF NOT dry_run THEN
-        -- No claim may count while the surplus is being counted.
+        -- Keeps claims out while the surplus is counted: they would start new attempts meanwhile.
         PERFORM dataflow._claim_lock();
     END IF;
     SELECT greatest(count(*) - coalesce(shed.concurrency, min(l.concurrency)), 0) INTO surplus
@@ -150,11 +151,11 @@ BEGIN
     live := ARRAY(
         SELECT a.attempt FROM dataflow.attempt a
         WHERE a.ended IS NULL AND (shed.scope = 'global' OR shed.scope = 'job:' || a.jobid OR shed.scope = 'daemon:' || a.daemon));
-    -- One whose chunk is in somebody's open transaction is passed over.
+    -- An attempt whose chunk somebody else has locked is not stopped.
     IF NOT dry_run AND surplus > 0 THEN
         live := dataflow._lock_attempts(live);
     END IF;
-    -- The youngest have the least to lose.
+    -- The youngest attempts lose the least work.
     shed_attempts := ARRAY(SELECT a FROM unnest(live) AS a ORDER BY a DESC LIMIT surplus);
     IF NOT dry_run THEN
         UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, reason = 'stopped: the limit of ' || shed.scope || ' was lowered'
@@ -165,4 +166,4 @@ BEGIN
         FROM dataflow.attempt a WHERE a.attempt = ANY (shed_attempts) ORDER BY a.attempt;
 END $$;
 COMMENT ON FUNCTION dataflow.shed(text, integer, boolean) IS
-    'Stops the youngest attempts beyond the limit of a scope, or beyond the one that is given, at once; they run again when there is a place. dry_run => true only shows them';
+    'Stops the youngest attempts beyond the limit of a scope, or beyond `concurrency` if it is given, at once; their runs start again when there is a place. dry_run => true only shows them';

@@ -1,4 +1,4 @@
--- Bringing a flow into the database. A flow arrives as one document:
+-- Writes what a flow file declares. A flow arrives as one document:
 -- {"name": .., "file": .. (for history; may be missing), "datasets": [{columns of dataflow.dataset}], "jobs": [{columns of dataflow.job, "inputs": {dataset: mapping}, "outputs": [..]}]}
 
 CREATE OR REPLACE FUNCTION dataflow._differing_keys(declared jsonb, before jsonb, after jsonb)
@@ -104,7 +104,7 @@ AS $$
         format('dataset %s belongs to flow %s', d.datasetid, d.flow),
         format('rename it here, or remove it from flow %s and apply that with --prune first', d.flow)
     FROM wanted_dataset AS w JOIN dataflow.dataset AS d USING (datasetid)
-    -- What was declared by SQL alone, a flow file may take over.
+    -- A flow file may take over what was declared by SQL alone.
     WHERE d.flow NOT IN ('', '(sql)', declared ->> 'name') AND d.retired IS NULL
     UNION ALL
     SELECT 'job', j.jobid::text, NULL,
@@ -188,7 +188,7 @@ BEGIN
             excluded.database, excluded.schemaname, excluded.tablename, excluded.username, excluded.columns,
             excluded.options, excluded.checks, excluded.ordering, excluded.publish, excluded.environment, excluded.digest, excluded.expect_newer,
             excluded.calendar, excluded.calendar_zone, excluded.calendar_start, excluded.calendar_ready,
-            -- Periods that were registered stay so, unless the calendar itself is another one now.
+            -- The calendar goes on where it was, unless the flow declares another calendar.
             CASE WHEN (d.calendar, d.calendar_zone, d.calendar_start)
                 IS NOT DISTINCT FROM (excluded.calendar, excluded.calendar_zone, excluded.calendar_start)
                 THEN d.calendar_next ELSE excluded.calendar_start END,
@@ -235,8 +235,8 @@ BEGIN
         WHERE d.flow = flow_name AND d.retired IS NULL AND d.datasetid <> ALL (declared_datasets);
     END IF;
 
-    -- An output that moves from one job to another, or from a retired one, is never without a producer: what is being written is made
-    -- again by the new one.
+    -- An output that moves from one job to another, or away from a retired job, is updated in one statement, so that it always has a
+    -- producer. The new producer makes again what was being written.
     UPDATE dataflow.job_output AS o SET jobid = item ->> 'jobid'
     FROM jsonb_array_elements(declared -> 'jobs') AS item
     WHERE item -> 'outputs' ? o.datasetid AND o.jobid <> item ->> 'jobid';
@@ -260,7 +260,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow._write_flow IS 'The writing half of apply_flow, which checks first';
 
--- The jobs that a flow changes, or whose datasets it changes, and those that were created like one of them.
+-- The jobs that a flow changes, or whose datasets it changes, and the jobs that share the code of one of these.
 CREATE OR REPLACE FUNCTION dataflow._touched_jobs(declared jsonb, prune boolean)
 RETURNS text[]
 LANGUAGE sql STABLE
@@ -282,8 +282,8 @@ AS $$
         SELECT l.jobid FROM touched AS t JOIN dataflow.job_like AS l ON l.base = t.jobid)
 $$;
 
--- Of these, the jobs of which a run may be ready now that was not before, or the other way round. Columns that no question looks at are
--- named here: a new column makes a job's runs be judged again until it is added.
+-- Of the jobs that a flow touches, those whose runs have to be judged again. The columns that no question reads are listed here; a change
+-- of any other column, also of a new one, has the runs judged.
 CREATE OR REPLACE FUNCTION dataflow._jobs_to_judge(declared jsonb, prune boolean)
 RETURNS text[]
 LANGUAGE sql STABLE
@@ -340,10 +340,10 @@ BEGIN
     END IF;
     IF NOT dry_run THEN
         PERFORM dataflow._require_read_committed();
-        -- Also of what follows in this transaction: the code that the flow names.
+        -- History names this flow for all changes of the transaction, also for the code versions that follow.
         PERFORM dataflow._say_source(declared ->> 'name', declared ->> 'file');
         PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.apply', 0));
-        -- Who changes status from here on sees that a flow is being applied; who did so before is seen here.
+        -- A transaction that changes status from here on sees the apply lock. One that began before holds the gate, and is seen here.
         SELECT c.is_alone INTO is_alone FROM dataflow._company() AS c;
         oldest_open := pg_snapshot_xmin(pg_current_snapshot());
     END IF;
@@ -356,14 +356,14 @@ BEGIN
         IF dry_run OR NOT EXISTS (SELECT FROM dataflow.plan_flow(declared, prune) AS p WHERE p.action <> 'unchanged') THEN
             RETURN;
         END IF;
-        -- No claim takes a run of these jobs until this transaction ends, and what was claimed before is seen.
+        -- Locked job rows keep claims away from these jobs until the commit; earlier claims have committed and are visible.
         touched := dataflow._touched_jobs(declared, prune);
         judged := dataflow._jobs_to_judge(declared, prune);
         PERFORM FROM dataflow.job AS j WHERE j.jobid = ANY (touched) ORDER BY j.jobid FOR UPDATE;
         used := dataflow._used_datasets(touched);
         PERFORM dataflow._write_flow(declared, prune);
         PERFORM dataflow._write_likes(touched);
-        -- A claim of a job that makes what a strict job reads brings runs into being that the strict job has to know of.
+        -- A claim of a job that feeds a strict job creates runs of the strict job, so these claims have to wait, too.
         PERFORM FROM dataflow.job AS j WHERE j.jobid IN (
             SELECT o.jobid FROM dataflow.job AS k JOIN dataflow.job_input AS i ON i.jobid = k.jobid JOIN dataflow.job_output AS o ON o.datasetid = i.datasetid
             WHERE k.jobid = ANY (touched) AND k.strict_order) ORDER BY j.jobid FOR UPDATE;
@@ -372,12 +372,12 @@ BEGIN
             ERRCODE = 'DF400', HINT = 'check the file with `dataflowctl apply --check`';
     END;
     IF NOT is_alone THEN
-        -- Chunks of transactions that are open now: neither they nor _rebuild_queue() can judge their runs.
+        -- Chunks that open transactions are changing: they do not see the new flow, and _rebuild_queue() does not see their changes.
         INSERT INTO dataflow.recheck (datasetid, since)
         SELECT d, oldest_open FROM unnest(used) AS d
         UNION
         SELECT d, oldest_open FROM unnest(dataflow._used_datasets(touched)) AS d;
-        -- They may have taken a run from the queue, by what they know of its job.
+        -- An open transaction may have judged a run by the old declaration and taken it from the queue.
         INSERT INTO dataflow.recheck (jobid, dataid)
         SELECT w.jobid, w.dataid FROM dataflow.work AS w WHERE w.jobid = ANY (touched);
     END IF;

@@ -1,4 +1,4 @@
--- Datasets whose chunks are periods of time, READY by themselves.
+-- Calendars: datasets whose chunks are periods of time. The daemon makes a period READY when it is due.
 
 CREATE OR REPLACE FUNCTION dataflow._calendar_unit(calendar text) RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -18,7 +18,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- Of one calendar in one call: who asks for all that is due asks again while next_tick() lies in the past.
+    -- At most this many periods of one calendar in one call. The daemon calls again while next_tick() lies in the past.
     most constant integer := 10000;
     d dataflow.dataset;
     unit text;
@@ -36,7 +36,7 @@ BEGIN
             start := dataflow.period_add(unit, start, 1, d.calendar_zone);
         END LOOP;
         UPDATE dataflow.dataset x SET calendar_next = start WHERE x.datasetid = d.datasetid;
-        -- A period that somebody registered or holds already stays as it is.
+        -- A period that a person has registered or holds is left as it is.
         registered := registered + dataflow.ready(d.datasetid, ARRAY(
             SELECT p FROM unnest(due) AS p WHERE NOT EXISTS (
                 SELECT FROM dataflow.datastatus s WHERE s.datasetid = d.datasetid AND s.dataid = p AND s.locktype = 'OUT')));
@@ -44,7 +44,7 @@ BEGIN
     RETURN registered;
 END $$;
 COMMENT ON FUNCTION dataflow.tick(timestamptz) IS
-    'Makes the due periods of all calendars READY, after an outage all that were missed, ten thousand of each in one call; returns how many. The daemon calls it at the right moments';
+    'Makes the due periods of all calendars READY, after an outage also those that were missed, at most ten thousand of each calendar in one call; returns how many. Daemons call it when next_tick() is due';
 
 CREATE OR REPLACE FUNCTION dataflow.next_tick() RETURNS timestamptz
 LANGUAGE sql STABLE SECURITY DEFINER
@@ -54,7 +54,7 @@ AS $$
 $$;
 COMMENT ON FUNCTION dataflow.next_tick() IS 'When the next period of a calendar is due';
 
--- Calendars begin at the start of a period.
+-- Moves the beginning of a calendar to the start of a period.
 CREATE OR REPLACE FUNCTION dataflow._dataset_checked() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

@@ -1,13 +1,13 @@
 -- History of what is declared: who changed which dataset, job, mapping or limit, from what, to what, and by which flow file.
 --
--- Triggers write it, so that a change is told whoever makes it: `dataflowctl apply`, a function, or a hand in psql. One event
--- a changed column: kind dataset or job, code the column (or input, output, declared, retired), the values before and after. Values that
--- are named like secrets are masked, and a sealed password is told of by seal().
+-- A trigger writes the events, so that every change is recorded: by `dataflowctl apply`, by a function, or by hand in psql. There is one
+-- event for each changed column: its kind is dataset or job, its code is the column (or input, output, declared), from_status and to_status
+-- are the values. Values whose names look like secrets are masked; seal() records changes of a sealed password.
 
--- Of release 0.1, whose trigger told of six columns only.
+-- The trigger function of release 0.1, which recorded six columns only.
 DROP FUNCTION IF EXISTS dataflow._connection_changed();
 
--- Said by apply_flow() for the rest of its transaction, and nothing is decided by it.
+-- apply_flow() names its flow for the rest of the transaction. Only history uses it; nothing is decided by it.
 CREATE OR REPLACE FUNCTION dataflow._say_source(flow text, file text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -22,7 +22,7 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT nullif(current_setting('dataflow.source', true), '') $$;
 
--- A value as history tells it.
+-- A value as history stores it.
 CREATE OR REPLACE FUNCTION dataflow._told_value(value jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -32,86 +32,46 @@ BEGIN
     RETURN left(dataflow._without_secrets(_told_value.value) #>> '{}', 2000);
 END $$;
 
-CREATE OR REPLACE FUNCTION dataflow._tell_changes(kind text, jobid text, datasetid text, was jsonb, is_now jsonb) RETURNS void
-LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION dataflow._declaration_changed() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- Not declared: clocks, what a calendar has reached, and passwords.
+    -- Columns that nobody declares: clocks, how far a calendar has come, and passwords.
     untold constant text[] := '{created,modified,calendar_next,encryptedpass}';
+    is_thing constant boolean := TG_TABLE_NAME IN ('dataset', 'job');
+    was constant jsonb := CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(old) END;
+    is_now constant jsonb := CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(new) END;
 BEGIN
     INSERT INTO dataflow.event (kind, jobid, datasetid, code, from_status, to_status, reason)
-    SELECT _tell_changes.kind, _tell_changes.jobid, _tell_changes.datasetid, c.key,
-        dataflow._told_value(_tell_changes.was -> c.key), dataflow._told_value(c.value), dataflow._source()
-    FROM jsonb_each(_tell_changes.is_now - untold) AS c
-    WHERE c.value IS DISTINCT FROM _tell_changes.was -> c.key ORDER BY c.key;
-END $$;
-
-CREATE OR REPLACE FUNCTION dataflow._dataset_changed() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    IF TG_OP = 'INSERT' THEN
-        INSERT INTO dataflow.event (kind, datasetid, code, to_status, reason)
-        VALUES ('dataset', new.datasetid, 'declared', dataflow._told_value(to_jsonb(dataflow._place(new, NULL))), dataflow._source());
-    ELSE
-        PERFORM dataflow._tell_changes('dataset', '', new.datasetid, to_jsonb(old), to_jsonb(new));
-    END IF;
-    RETURN NULL;
-END $$;
-
-CREATE OR REPLACE FUNCTION dataflow._job_changed() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    IF TG_OP = 'INSERT' THEN
-        INSERT INTO dataflow.event (kind, jobid, code, to_status, reason) VALUES ('job', new.jobid, 'declared', new.kind, dataflow._source());
-    ELSE
-        PERFORM dataflow._tell_changes('job', new.jobid, NULL, to_jsonb(old), to_jsonb(new));
-    END IF;
-    RETURN NULL;
-END $$;
-
-CREATE OR REPLACE FUNCTION dataflow._job_input_changed() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    INSERT INTO dataflow.event (kind, jobid, datasetid, code, from_status, to_status, reason)
-    SELECT 'job', c.jobid, c.datasetid, 'input', dataflow._told_value(c.was), dataflow._told_value(c.is_now), dataflow._source()
-    FROM (VALUES (CASE TG_OP WHEN 'DELETE' THEN old.jobid ELSE new.jobid END, CASE TG_OP WHEN 'DELETE' THEN old.datasetid ELSE new.datasetid END,
-        CASE WHEN TG_OP <> 'INSERT' THEN old.mapping END, CASE WHEN TG_OP <> 'DELETE' THEN new.mapping END)) AS c (jobid, datasetid, was, is_now)
-    WHERE c.was IS DISTINCT FROM c.is_now;
-    RETURN NULL;
-END $$;
-
--- An output that moves is lost by one job and got by another.
-CREATE OR REPLACE FUNCTION dataflow._job_output_changed() RETURNS trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    IF TG_OP <> 'INSERT' THEN
-        INSERT INTO dataflow.event (kind, jobid, datasetid, code, from_status, reason) VALUES ('job', old.jobid, old.datasetid, 'output', 'written', dataflow._source());
-    END IF;
-    IF TG_OP <> 'DELETE' THEN
-        INSERT INTO dataflow.event (kind, jobid, datasetid, code, to_status, reason) VALUES ('job', new.jobid, new.datasetid, 'output', 'written', dataflow._source());
-    END IF;
+    SELECT CASE TG_TABLE_NAME WHEN 'dataset' THEN 'dataset' ELSE 'job' END, coalesce(c.whose ->> 'jobid', ''), c.whose ->> 'datasetid', c.code,
+        dataflow._told_value(c.before), dataflow._told_value(c.after), dataflow._source()
+    FROM (
+        SELECT is_now, 'declared', NULL::jsonb, CASE TG_TABLE_NAME WHEN 'job' THEN is_now -> 'kind'
+            ELSE to_jsonb(dataflow._place(jsonb_populate_record(NULL::dataflow.dataset, is_now), NULL)) END
+        WHERE is_thing AND was IS NULL
+        UNION ALL
+        SELECT is_now, v.key, was -> v.key, v.value FROM jsonb_each(is_now - untold) AS v
+        WHERE is_thing AND was IS NOT NULL AND v.value IS DISTINCT FROM was -> v.key
+        UNION ALL
+        SELECT coalesce(is_now, was), 'input', was -> 'mapping', is_now -> 'mapping'
+        WHERE TG_TABLE_NAME = 'job_input' AND was -> 'mapping' IS DISTINCT FROM is_now -> 'mapping'
+        UNION ALL
+        -- When an output moves to another job, each of the two jobs gets an event.
+        SELECT was, 'output', '"written"', NULL WHERE TG_TABLE_NAME = 'job_output' AND was IS NOT NULL
+        UNION ALL
+        SELECT is_now, 'output', NULL, '"written"' WHERE TG_TABLE_NAME = 'job_output' AND is_now IS NOT NULL
+    ) AS c (whose, code, before, after)
+    ORDER BY c.code, c.after IS NOT NULL;
     RETURN NULL;
 END $$;
 
 CREATE OR REPLACE TRIGGER dataset_changed AFTER INSERT OR UPDATE ON dataflow.dataset
-    FOR EACH ROW EXECUTE FUNCTION dataflow._dataset_changed();
+    FOR EACH ROW EXECUTE FUNCTION dataflow._declaration_changed();
 CREATE OR REPLACE TRIGGER job_changed AFTER INSERT OR UPDATE ON dataflow.job
-    FOR EACH ROW EXECUTE FUNCTION dataflow._job_changed();
+    FOR EACH ROW EXECUTE FUNCTION dataflow._declaration_changed();
 CREATE OR REPLACE TRIGGER job_input_changed AFTER INSERT OR UPDATE OR DELETE ON dataflow.job_input
-    FOR EACH ROW EXECUTE FUNCTION dataflow._job_input_changed();
+    FOR EACH ROW EXECUTE FUNCTION dataflow._declaration_changed();
 CREATE OR REPLACE TRIGGER job_output_changed AFTER INSERT OR UPDATE OR DELETE ON dataflow.job_output
-    FOR EACH ROW EXECUTE FUNCTION dataflow._job_output_changed();
+    FOR EACH ROW EXECUTE FUNCTION dataflow._declaration_changed();

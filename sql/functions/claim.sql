@@ -1,58 +1,61 @@
--- Daemons, their leases, and the claim.
+-- The claim.
 --
 -- The claim is serialised by one transaction-level advisory lock, so that the limits it reads are exact when it writes.
 -- The row in `attempt` is the claim. The session-level advisory lock on the run is a guard: it shows that no live
 -- session still works on the run, and dies with the session.
 --
--- While a session holds the claim lock it waits for nothing: a person's open transaction must not stop healthy daemons. What it
--- needs of others it takes before the lock, or with SKIP LOCKED after it. tests/lint_sql.py and tests/sql/test_no_waiting.py hold this rule.
+-- While a session holds the claim lock it waits for nothing: a person's open transaction must not stop healthy daemons. The session
+-- takes other locks before the claim lock, or with SKIP LOCKED after it. tests/lint_sql.py and tests/sql/test_no_waiting.py check this.
 
 CREATE OR REPLACE FUNCTION dataflow._run_lock(jobid text, dataid text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT hashtextextended(jobid || '/' || dataid, 20250101) $$;
 
--- Where the last claim of this session ended in a job's queue. While somebody holds an old snapshot, what was claimed
--- since stays in the index as dead entries; starting here, a claim does not walk over them. A hint, kept in the session:
--- nothing is lost with it.
+-- Where the last claim of this session ended in a job's queue. While any transaction holds an old snapshot, the index keeps dead entries
+-- of all runs that were claimed since; a claim that starts at the mark does not walk over them. The mark is a hint that the session
+-- keeps. If it is lost, the next claim starts at the beginning of the queue.
 CREATE OR REPLACE FUNCTION dataflow._mark(jobid text) RETURNS text
 LANGUAGE sql STABLE
 AS $$ SELECT coalesce(current_setting('dataflow.mark_' || md5(jobid), true), '') $$;
 
--- Free places for each job that has work, now: the smallest of its own, this daemon's and the global limit. Of the `scarce` jobs
--- together no more than `room` are taken: the host has no place for more, and another daemon may have one.
+-- The jobs that a host with the code of these jobs can run: these, and the jobs that share their code. NULL: any job.
+CREATE OR REPLACE FUNCTION dataflow._with_likes(jobs text[]) RETURNS text[]
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    -- NULL || '{}' is '{}'.
+    RETURN CASE WHEN _with_likes.jobs IS NOT NULL
+        THEN _with_likes.jobs || ARRAY(SELECT l.jobid::text FROM dataflow.job_like l WHERE l.base = ANY (_with_likes.jobs)) END;
+END $$;
+
+-- How many runs of each job this claim takes: the job's own limit, the daemon's and the global one all hold. Of the `scarce` jobs together
+-- it takes no more than `room`, because this host has no place for more, and another daemon may have one.
 CREATE OR REPLACE FUNCTION dataflow._shares(
     daemon text, environment text, want integer, from_start boolean, scarce text[], room integer, OUT jobid text, OUT share integer
 ) RETURNS SETOF record
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_nestloop = on
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
-SET enable_memoize = off
-SET enable_bitmapscan = off
-SET join_collapse_limit = 1
-SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- Claims are serialised, so every attempt below the oldest that runs has ended for good.
+    -- Claims are serialised, so every attempt with a smaller number than the oldest running one has ended for good.
     oldest bigint := coalesce(nullif(current_setting('dataflow.oldest_running', true), ''), '0')::bigint;
-    served text[] := (SELECT CASE WHEN d.is_outside THEN d.jobs ELSE d.jobs || ARRAY(SELECT l.jobid::text FROM dataflow.job_like l WHERE l.base = ANY (d.jobs)) END FROM dataflow.daemon d
-        WHERE d.daemon = _shares.daemon AND d.jobs IS NOT NULL);
+    served text[] := (SELECT CASE WHEN d.is_outside THEN d.jobs ELSE dataflow._with_likes(d.jobs) END FROM dataflow.daemon d WHERE d.daemon = _shares.daemon);
     outside boolean := (SELECT d.is_outside FROM dataflow.daemon d WHERE d.daemon = _shares.daemon);
+    -- What begin_run() claims counts for what executes it.
+    limited constant text := CASE WHEN outside THEN current_setting('dataflow.executor') ELSE _shares.daemon END;
     free integer;
     running jsonb;
 BEGIN
     SELECT
-        least(want, g.concurrency - coalesce(sum(live.attempts), 0), d.concurrency - coalesce(sum(live.attempts) FILTER (WHERE live.daemon = _shares.daemon), 0)),
+        least(want, g.concurrency - coalesce(sum(live.attempts), 0), d.concurrency - coalesce(sum(live.attempts) FILTER (WHERE live.daemon = limited), 0)),
         coalesce(jsonb_object_agg(live.jobid, live.of_job) FILTER (WHERE live.jobid IS NOT NULL), '{}'),
         coalesce(min(live.oldest), (SELECT max(a.attempt) FROM dataflow.attempt a), 0)
     INTO free, running, oldest
     FROM dataflow.control g
-    LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || _shares.daemon
+    LEFT JOIN dataflow.control d ON d.scope = 'daemon:' || limited
     LEFT JOIN LATERAL (
         SELECT a.jobid, a.daemon, count(*) AS attempts, sum(count(*)) OVER (PARTITION BY a.jobid) AS of_job, min(a.attempt) AS oldest
         FROM dataflow.attempt a WHERE a.ended IS NULL AND a.attempt >= oldest GROUP BY a.jobid, a.daemon
@@ -69,26 +72,26 @@ BEGIN
     WITH open AS MATERIALIZED (
         SELECT j.jobid, j.priority, coalesce((running ->> j.jobid)::int, 0) AS running,
             coalesce(l.base, j.jobid) = ANY (scarce) AS is_scarce,
-            least(free, coalesce(c.concurrency, j.max_running) - coalesce((running ->> j.jobid)::int, 0), CASE WHEN coalesce(l.base, j.jobid) = ANY (scarce) THEN room END) AS places
+            least(free, dataflow._limit_of(j, c) - coalesce((running ->> j.jobid)::int, 0), CASE WHEN coalesce(l.base, j.jobid) = ANY (scarce) THEN room END) AS places
         FROM dataflow.job j
         LEFT JOIN dataflow.job_like l ON l.jobid = j.jobid
         LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid
-        WHERE j.retired IS NULL AND NOT coalesce(c.paused, false) AND (served IS NULL OR j.jobid = ANY (served))
+        WHERE j.retired IS NULL AND NOT dataflow._is_stopped(j, c) AND (served IS NULL OR j.jobid = ANY (served))
             AND (outside OR j.kind <> 'outside')
-            -- As bound_elsewhere() has it.
+            -- The rule of bound_elsewhere().
             AND NOT EXISTS (
                 SELECT FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid
                 WHERE o.jobid = j.jobid AND d.environment <> _shares.environment)
             AND NOT EXISTS (
                 SELECT FROM dataflow.job_input i JOIN dataflow.dataset d ON d.datasetid = i.datasetid
                 WHERE i.jobid = j.jobid AND d.environment <> _shares.environment)
-            -- The order of a strict job is known only when settle() has looked at all that changed.
+            -- A strict job waits until settle() has judged all that changed: only then is its first run known.
             AND NOT (j.strict_order AND (
                 EXISTS (SELECT FROM dataflow.recheck r WHERE NOT r.is_judged AND r.jobid = j.jobid)
                 OR EXISTS (SELECT FROM dataflow.job_input i JOIN dataflow.recheck r ON r.datasetid = i.datasetid WHERE NOT r.is_judged AND i.jobid = j.jobid)
                 OR EXISTS (SELECT FROM dataflow.job_output o JOIN dataflow.recheck r ON r.datasetid = o.datasetid WHERE NOT r.is_judged AND o.jobid = j.jobid)))
     ), waiting AS (
-        -- A job at its limit is not looked at; of the others only as many rows as they could get.
+        -- The queue of a job at its limit is not read; of any other job, only as many rows as it has free places.
         SELECT o.jobid, o.priority, o.running + w.position AS turn, o.is_scarce
         FROM open o, LATERAL (
             SELECT row_number() OVER (ORDER BY q.sortkey) AS position
@@ -98,7 +101,7 @@ BEGIN
         ) AS w
         WHERE o.places > 0
     ), chosen AS (
-        -- Fair: of equal priority, who has the fewest running comes first, whatever waits behind it.
+        -- Fair: among jobs of equal priority the one with the fewest running attempts comes first, however long its queue is.
         SELECT p.jobid FROM (
             SELECT w.*, row_number() OVER (PARTITION BY w.is_scarce ORDER BY w.priority DESC, w.turn, w.jobid) AS place FROM waiting w
         ) AS p
@@ -108,9 +111,9 @@ BEGIN
     SELECT c.jobid::text, count(*)::integer FROM chosen c GROUP BY c.jobid;
 END $$;
 
--- The next runs of the queue, locked. A look from the start of the queue finds what came in behind the marks (a retry, a
--- resubmit, a late dataid). It is what every claim does while it is cheap. When dead entries make it dear, it takes a
--- twentieth of the time, and the claims between start at the marks, unless they find too little there.
+-- The next runs of the queue, locked. Only a look from the start of the queue finds runs that came in before the marks (a retry, a
+-- resubmit, a late dataid). While such a look is cheap, every claim does it. When dead entries make it slow, looks from the start take at
+-- most a twentieth of the time; the claims between them start at the marks, unless they find too little there.
 CREATE OR REPLACE FUNCTION dataflow._next_work(
     daemon text, environment text, want integer, scarce text[], room integer, OUT jobids text[], OUT dataids text[]
 )
@@ -122,14 +125,14 @@ DECLARE
     share_of_looks constant integer := 20;
     cheap constant interval := '10 milliseconds';
     bearable constant interval := '250 milliseconds';
-    -- Remembered as seconds: a moment or an interval as text depends on the session's DateStyle, IntervalStyle and TimeZone.
+    -- Kept as seconds: the text of a moment or an interval depends on the session's DateStyle, IntervalStyle and TimeZone.
     last_cost interval := make_interval(secs => coalesce(nullif(current_setting('dataflow.look_seconds', true), ''), '0')::double precision);
     next_look timestamptz := to_timestamp(coalesce(nullif(current_setting('dataflow.look_again', true), ''), '0')::double precision);
     began timestamptz := clock_timestamp();
 BEGIN
     IF last_cost > cheap AND began < next_look THEN
         SELECT n.jobids, n.dataids INTO jobids, dataids FROM dataflow._look(_next_work.daemon, _next_work.environment, want, false, scarce, room) AS n;
-        -- Nothing found is not bearable at any cost: nobody would look again before something else happens.
+        -- If nothing was found, look from the start whatever it costs: no daemon looks again until something else happens.
         IF cardinality(jobids) >= want OR (cardinality(jobids) > 0 AND last_cost > bearable) THEN
             RETURN;
         END IF;
@@ -144,21 +147,11 @@ CREATE OR REPLACE FUNCTION dataflow._look(
 )
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_nestloop = on
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
-SET enable_memoize = off
-SET enable_bitmapscan = off
-SET join_collapse_limit = 1
-SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
     WITH taken AS MATERIALIZED (
-        -- Rows that another transaction has locked are passed over; nobody waits inside the claim.
+        -- Rows that another transaction has locked are skipped; nothing waits inside the claim.
         SELECT w.jobid, w.dataid, w.sortkey FROM dataflow._shares(_look.daemon, _look.environment, want, from_start, scarce, room) AS s,
             LATERAL (
                 SELECT q.jobid, q.dataid, q.sortkey FROM dataflow.work q
@@ -171,6 +164,27 @@ BEGIN
     )
     SELECT array_agg(t.jobid), array_agg(t.dataid) INTO jobids, dataids FROM taken t, (SELECT count(*) FROM marked) AS all_marked;
 END $$;
+
+-- From the counters: while somebody holds an old snapshot, the queue itself is full of dead rows.
+CREATE OR REPLACE FUNCTION dataflow.queue_of(jobs text[], OUT queued bigint, OUT later bigint, OUT due_seconds double precision, OUT has_rechecks boolean)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    served constant text[] := dataflow._with_likes(queue_of.jobs);
+    stopped constant text[] := ARRAY(
+        SELECT j.jobid::text FROM dataflow.job j LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid
+        WHERE dataflow._is_stopped(j, c) OR j.kind = 'outside');
+BEGIN
+    SELECT coalesce(sum(n.chunks), 0) INTO queued FROM dataflow.counter n
+        WHERE n.locktype = 'WORK' AND (served IS NULL OR n.jobid = ANY (served)) AND n.jobid <> ALL (stopped);
+    SELECT count(*), extract(epoch FROM min(w.not_before) - clock_timestamp()) INTO later, due_seconds FROM dataflow.work w
+        WHERE w.not_before IS NOT NULL AND (served IS NULL OR w.jobid = ANY (served)) AND w.jobid <> ALL (stopped);
+    has_rechecks := EXISTS (SELECT FROM dataflow.recheck);
+END $$;
+COMMENT ON FUNCTION dataflow.queue_of(text[]) IS
+    'How many runs of these jobs, and of jobs that share their code, are queued; how many of them wait for their retry, and in how many seconds the first is due; and whether runs have to be judged again. Jobs that are paused, whose limit is 0, or that are executed outside do not count. NULL: all jobs';
 
 -- The environment of the daemon that this session belongs to.
 CREATE OR REPLACE FUNCTION dataflow._leased(daemon text, incarnation uuid) RETURNS text
@@ -191,8 +205,8 @@ BEGIN
     RETURN daemon_environment;
 END $$;
 
--- Judges runs whose chunks are locked, and makes attempts of those that may run; all of them, if they are forced. What
--- the planner is to do is said by the callers.
+-- Judges runs whose chunks the caller has locked, and makes attempts of those that may run; if forced, of all of them. The planner's settings
+-- are the caller's.
 CREATE OR REPLACE FUNCTION dataflow._take(daemon text, incarnation uuid, jobids text[], dataids text[], forced boolean) RETURNS TABLE (
     attempt bigint,
     token uuid,
@@ -225,15 +239,15 @@ BEGIN
             WHEN j.invalid_path IS NOT NULL THEN 'INVALID_PATH' WHEN j.not_validated IS NOT NULL THEN 'NOT_VALIDATED' ELSE 'LOCKED' END, j.reason
         FROM judged j WHERE j.reason IS NOT NULL
     ), guarded AS MATERIALIZED (
-        -- A session's own lock does not keep the session out, and that of a daemon which lost its connection is gone; that the
-        -- runner has ended, the daemon says with let_go. It stops it when its lease ends, at the latest.
+        -- The run lock does not show that the runner of a cancelled attempt still runs: a session can take its own lock twice, and a
+        -- daemon that lost its connection has lost its locks. So the run waits until the daemon sets let_go, or its lease ends.
         SELECT j.*, CASE WHEN last.outcome = 'CANCELLED' AND NOT last.let_go AND (last.lease_until > clock_timestamp() OR EXISTS (
                 SELECT FROM dataflow.daemon d WHERE d.daemon = last.daemon AND d.incarnation = last.incarnation
                     AND (d.incarnation = _take.incarnation OR (d.stopped IS NULL AND d.lease_until > clock_timestamp())))) THEN false
             ELSE pg_try_advisory_lock(dataflow._run_lock(j.jobid, j.dataid)) END AS mine,
             last.number, last.outcome, last.code, last.tries, last.lost
         FROM judged j
-        -- not the one that the chunk names: a chunk may be deleted, its attempts stay
+        -- The last attempt of the run, not the attempt that the chunk names: a chunk may be deleted, its attempts stay.
         LEFT JOIN LATERAL (
             SELECT a.number, a.outcome, a.code, a.tries, a.lost, a.let_go, a.daemon, a.incarnation, a.lease_until FROM dataflow.attempt a
             WHERE a.jobid = j.jobid AND a.dataid = j.dataid ORDER BY a.number DESC LIMIT 1
@@ -248,7 +262,7 @@ BEGIN
     ), attempts AS (
         INSERT INTO dataflow.attempt AS a (jobid, dataid, number, tries, lost, daemon, incarnation, tag, forced, inputs, answers, params)
         SELECT g.jobid, g.dataid, coalesce(g.number, 0) + 1,
-            -- what asked for a later time has not spent a try
+            -- An attempt that asked to be tried later has not spent a try.
             CASE WHEN g.outcome = 'FAILED' AND g.out_status = 'FAILED' THEN g.tries + (g.code <> 'RETRY_LATER')::int
                 WHEN g.outcome IN ('LOST', 'RETURNED') THEN g.tries ELSE 1 END,
             -- At max_lost the run has failed. A resubmit resets the counter.
@@ -256,7 +270,7 @@ BEGIN
             _take.daemon, _take.incarnation, 'dataflow-' || gen_random_uuid(), _take.forced, coalesce(g.inputs, '{}'),
             jsonb_build_object('ready', g.not_ready IS NULL, 'right_data', g.wrong_data IS NULL, 'right_place', g.invalid_path IS NULL,
                 'validated', g.not_validated IS NULL, 'safe', g.locked IS NULL),
-            -- Most runs are new, and nobody has given them anything.
+            -- A new run has no row that could hold parameters; most runs are new.
             CASE WHEN g.out_status IS NOT NULL THEN dataflow._given_params(g.jobid, g.dataid) END
         FROM guarded g JOIN dataflow.job k ON k.jobid = g.jobid WHERE g.mine
         RETURNING a.attempt, a.token, a.jobid, a.dataid, a.number, a.tag, a.inputs, a.params
@@ -314,7 +328,7 @@ DECLARE
     locked_dataids text[];
 BEGIN
     PERFORM dataflow._forget_small_plans();
-    -- Before the claim lock: it may wait for a moment for a row of the queue.
+    -- Before the claim lock, because settle() may wait a moment for a row of the queue.
     PERFORM dataflow.settle(settled_per_claim);
     PERFORM dataflow._claim_lock();
     daemon_environment := dataflow._leased(claim_within.daemon, claim_within.incarnation);
@@ -326,16 +340,16 @@ BEGIN
     IF jobids IS NULL THEN
         RETURN;
     END IF;
-    -- What a job reads and makes stays as it is until the commit; one that is being changed by apply_flow(), or whose output somebody
-    -- is registering, is passed over.
+    -- The inputs and outputs of these jobs stay as they are until the commit. A job that apply_flow() is changing, or whose output
+    -- somebody is registering, is skipped.
     free_jobs := ARRAY(
         SELECT j.jobid::text FROM dataflow.job j WHERE j.jobid = ANY (ARRAY(SELECT DISTINCT n FROM unnest(jobids) AS n)) FOR KEY SHARE SKIP LOCKED);
     free_jobs := ARRAY(
         SELECT f FROM unnest(free_jobs) AS f
         WHERE coalesce((
             SELECT bool_and(pg_try_advisory_xact_lock(dataflow._registration_lock(o.datasetid))) FROM dataflow.job_output o WHERE o.jobid = f), true));
-    -- The chunks are locked before they are judged: what is judged stays true until the commit. Most runs are new, so that a row is
-    -- looked for before it is locked.
+    -- The chunks are locked before they are judged, so that the judgement stays true until the commit. Most runs are new and have no rows
+    -- yet, so each row is looked up before it is locked.
     SELECT
         array_agg(r.jobid) FILTER (WHERE outputs.taken + inputs.taken = 0), array_agg(r.dataid) FILTER (WHERE outputs.taken + inputs.taken = 0),
         array_agg(r.jobid) FILTER (WHERE outputs.taken + inputs.taken > 0), array_agg(r.dataid) FILTER (WHERE outputs.taken + inputs.taken > 0)
@@ -374,7 +388,7 @@ BEGIN
         ) AS earlier ON true
     ) AS inputs;
     IF locked_jobids IS NOT NULL THEN
-        -- Left where they are, they would be the first at every claim, and what waits behind them would not be reached.
+        -- Otherwise every claim would meet these runs first, and never reach the runs behind them.
         UPDATE dataflow.work w SET not_before = now() + step_aside FROM unnest(locked_jobids, locked_dataids) AS l (jobid, dataid)
         WHERE w.jobid = l.jobid AND w.dataid = l.dataid;
     END IF;
@@ -385,7 +399,7 @@ BEGIN
     RETURN QUERY SELECT * FROM dataflow._take(claim_within.daemon, claim_within.incarnation, jobids, dataids, false);
 END $$;
 COMMENT ON FUNCTION dataflow.claim_within(text, uuid, integer, text[], integer) IS
-    'claim(), of the jobs that are named no more than `room` together: the daemon has no place for others';
+    'claim(), but of the jobs in `scarce` together at most `room` runs: the daemon has no place for more of them';
 
 CREATE OR REPLACE FUNCTION dataflow.claim(daemon text, incarnation uuid, want integer) RETURNS TABLE (
     attempt bigint,
@@ -402,11 +416,11 @@ LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT * FROM dataflow.claim_within(daemon, incarnation, want, '{}', 0) $$;
 COMMENT ON FUNCTION dataflow.claim(text, uuid, integer) IS
-    'Takes up to so many ready runs, within every limit, and returns their attempts. Only the session that registered the daemon may call it';
+    'Takes up to `want` ready runs, within every limit, and returns their attempts. Only the session that registered the daemon may call it';
 
--- One run, named by a person. Forced, it runs although questions are answered no; never while somebody writes or reads the same
--- chunk, beyond a limit, or in another environment than its datasets'.
-CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean DEFAULT false) RETURNS TABLE (
+-- One run that a person names. If forced, it runs although questions are answered no, but never while somebody writes or reads its
+-- chunks, beyond a limit, or in another environment than that of its datasets.
+CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean, reason text) RETURNS TABLE (
     attempt bigint,
     token uuid,
     jobid text,
@@ -427,6 +441,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     daemon_environment text;
+    outside boolean;
     stopper text;
     noes text;
     unanswered jsonb;
@@ -437,7 +452,7 @@ BEGIN
     IF claim_run.forced IS NULL THEN
         RAISE EXCEPTION 'forced cannot be NULL' USING ERRCODE = 'DF400', HINT = 'it is true or false';
     END IF;
-    -- As in a claim, all is locked before it is judged; for a person's open transaction it is waited here, before the claim lock.
+    -- As in a claim, everything is locked before it is judged. Here it waits for other transactions, because it has no claim lock yet.
     PERFORM FROM dataflow.job j WHERE j.jobid = claim_run.of_job FOR KEY SHARE;
     PERFORM pg_advisory_xact_lock(dataflow._registration_lock(o.datasetid))
         FROM (SELECT x.datasetid FROM dataflow.job_output x WHERE x.jobid = claim_run.of_job ORDER BY x.datasetid OFFSET 0) AS o;
@@ -455,8 +470,8 @@ BEGIN
     IF stopper IS NOT NULL THEN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF412', HINT = 'run it on a host of that environment';
     END IF;
-    IF EXISTS (SELECT FROM dataflow.job j JOIN dataflow.daemon d ON d.daemon = claim_run.daemon
-        WHERE j.jobid = claim_run.of_job AND j.kind = 'outside' AND NOT d.is_outside) THEN
+    outside := (SELECT d.is_outside FROM dataflow.daemon d WHERE d.daemon = claim_run.daemon);
+    IF NOT outside AND EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = claim_run.of_job AND j.kind = 'outside') THEN
         RAISE EXCEPTION 'job % is executed outside: no daemon runs it', of_job USING ERRCODE = 'DF409', HINT = format('dataflowctl begin %s', of_job);
     END IF;
     IF EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = claim_run.of_job AND j.retired IS NOT NULL) THEN
@@ -464,7 +479,7 @@ BEGIN
     END IF;
     SELECT CASE WHEN l.paused THEN l.scope || ' is paused' ELSE format('the limit of %s, %s, is reached', l.scope, dataflow._counted(l.concurrency, 'attempt')) END INTO stopper
         FROM dataflow.limits l
-        WHERE l.scope IN ('global', 'job:' || claim_run.of_job, 'daemon:' || claim_run.daemon) AND (l.paused OR l.concurrency <= l.running)
+        WHERE l.scope IN ('global', 'job:' || claim_run.of_job, 'daemon:' || CASE WHEN outside THEN current_setting('dataflow.executor') ELSE claim_run.daemon END) AND (l.paused OR l.concurrency <= l.running)
         ORDER BY l.scope <> 'global' LIMIT 1;
     IF stopper IS NOT NULL THEN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait, or see `dataflowctl concurrency` and `dataflowctl resume`';
@@ -490,10 +505,26 @@ BEGIN
         SELECT a.attempt INTO taken FROM dataflow.attempt a WHERE a.jobid = claim_run.of_job AND a.dataid = claim_run.of_dataid AND a.ended IS NULL;
         IF FOUND THEN
             INSERT INTO dataflow.event (kind, jobid, dataid, attempt, code, reason)
-            VALUES ('status', claim_run.of_job, claim_run.of_dataid, taken, 'FORCED', coalesce(noes, 'every question was answered yes'));
+            VALUES ('status', claim_run.of_job, claim_run.of_dataid, taken, 'FORCED', concat_ws('; ', claim_run.reason, coalesce(noes, 'every question was answered yes')));
             INSERT INTO dataflow.evidence (attempt, told) VALUES (taken, jsonb_build_object('forced', coalesce(unanswered, '{}')));
         END IF;
     END IF;
 END $$;
-COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean) IS
-    'Takes one run that a person has named, within every limit; nothing is returned if it may not run. forced: also if questions are answered no, which the attempt and the history keep, but not while its chunk is being read or written';
+COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean, text) IS
+    'Takes one run that a person has named, within every limit; no row: it may not run. forced => true: also if questions are answered no, but not while its chunk is being read or written; the attempt and the history keep these answers, and the reason';
+
+CREATE OR REPLACE FUNCTION dataflow.claim_run(daemon text, incarnation uuid, of_job text, of_dataid text, forced boolean DEFAULT false) RETURNS TABLE (
+    attempt bigint,
+    token uuid,
+    jobid text,
+    dataid text,
+    number integer,
+    tag text,
+    inputs jsonb,
+    params jsonb,
+    timeout_seconds double precision
+)
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT * FROM dataflow.claim_run(daemon, incarnation, of_job, of_dataid, forced, NULL) $$;
+COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean) IS 'claim_run() without a reason';

@@ -1,4 +1,4 @@
--- Which code jobs run with now, and which chunks are good with it although other code made them.
+-- The code that jobs run now, and the chunks that a person accepts although other code made them.
 
 CREATE OR REPLACE FUNCTION dataflow.code_version(jobid text, code_hash text, config_hash text, parts jsonb, whole_hash text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -16,7 +16,7 @@ BEGIN
     RETURN dataflow.code_version(code_version.jobid, code_version.code_hash, code_version.config_hash);
 END $$;
 COMMENT ON FUNCTION dataflow.code_version(text, text, text, jsonb, text) IS
-    'A daemon says which code and configuration a job runs with now, the parts of that code, and what release 0.1 would call it; what was made with others is stale. False: nothing new';
+    'Records which code and configuration a job runs with now, the parts of that code, and the hash that release 0.1 has for it; chunks that others made are stale. False: nothing is new';
 
 CREATE OR REPLACE FUNCTION dataflow.code_version(jobid text, code_hash text, config_hash text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -24,7 +24,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- A daemon of release 0.1 beside newer ones says the same in its own way.
+    -- A daemon of release 0.1 computes another hash for the same code; same_as leads to the one of this release.
     told constant text := coalesce((
         SELECT k.same_as FROM dataflow.job_code k WHERE k.jobid = code_version.jobid AND k.code_hash = code_version.code_hash), code_version.code_hash);
 BEGIN
@@ -36,7 +36,7 @@ BEGIN
     PERFORM dataflow._tell_likes(code_version.jobid);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION dataflow.code_version(text, text, text) IS 'As daemons of release 0.1 say it: without the parts';
+COMMENT ON FUNCTION dataflow.code_version(text, text, text) IS 'code_version() without the parts, for daemons of release 0.1';
 
 CREATE OR REPLACE FUNCTION dataflow.accept(
     jobid text, patterns text[] DEFAULT NULL, reason text DEFAULT NULL, with_code text DEFAULT NULL, with_config text DEFAULT NULL, dry_run boolean DEFAULT false
@@ -75,4 +75,4 @@ BEGIN
     SELECT c.datasetid, c.dataid, c.version, c.because, c.changed, now_runs.code_hash, now_runs.config_hash FROM chosen c ORDER BY c.datasetid, c.sortkey;
 END $$;
 COMMENT ON FUNCTION dataflow.accept(text, text[], text, text, text, boolean) IS
-    'Takes chunks that other code or configuration of the job made as good with those of now: they are no longer stale for that. with_code and with_config: only if the job still has these. dry_run => true only shows them. SELECT * FROM dataflow.accept(''clean_orders'', ''{2026-01-*}'', ''only a log line changed'')';
+    'Accepts chunks that other code or configuration made: they no longer count as stale for that. with_code and with_config: refused unless the job still has these. dry_run => true only shows them. SELECT * FROM dataflow.accept(''clean_orders'', ''{2026-01-*}'', ''only a log line changed'')';

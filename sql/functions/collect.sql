@@ -2,8 +2,8 @@
 -- only what is returned. Nothing is inferred from a missing row: a directory that this database does not know stays, for
 -- it may be another database's.
 
--- Only an end counts: an attempt whose lease has expired is ended by rescue() first, so that a daemon which comes back
--- cannot find the output of a living attempt gone.
+-- Only attempts that have ended are considered. rescue() ends an attempt whose lease has expired; until then its daemon may come back
+-- and needs its output.
 CREATE OR REPLACE FUNCTION dataflow.collect(
     datasets text[], dataids text[], attempts bigint[], grace interval, retention interval, dry_run boolean DEFAULT true
 ) RETURNS TABLE (
@@ -15,6 +15,8 @@ SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
 SET jit = off
 AS $$
 #variable_conflict use_column
@@ -66,14 +68,14 @@ END $$;
 COMMENT ON FUNCTION dataflow.collect(text[], text[], bigint[], interval, interval, boolean) IS
     'Which of these directories (dataset, dataid, attempt) nobody needs: of attempts that published nothing and ended longer than grace ago, of versions that were superseded longer than retention ago and are not being read, and of what was deleted. claimed and written_until bound when the attempt can have written it. dry_run => false also marks superseded versions as collected';
 
--- An attempt that failed before its code began has written nothing: what lies under its number is somebody else's. Of one
--- that was lost or cancelled nobody knows; and one that was stopped and given back may have begun without having told it.
+-- An attempt that failed before its code began has written nothing, so a directory with its number belongs to another database. An
+-- attempt that was lost, cancelled or given back may have begun before anybody recorded it.
 CREATE OR REPLACE FUNCTION dataflow._may_have_written(outcome text, started timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT started IS NOT NULL OR outcome IN ('LOST', 'CANCELLED', 'RETURNED') $$;
 
--- A runner that was lost or cancelled may have lived on and written later.
+-- The runner of a lost or cancelled attempt may have gone on writing after its end was recorded. NULL: without a limit.
 CREATE OR REPLACE FUNCTION dataflow._written_until(outcome text, ended timestamptz) RETURNS timestamptz
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
--- Limits, pauses, and the notices that they changed.
+-- Limits and pauses. Daemons get a notice when one changes.
 
 CREATE OR REPLACE FUNCTION dataflow._control_checked() RETURNS trigger
 LANGUAGE plpgsql
@@ -77,7 +77,7 @@ $$;
 COMMENT ON FUNCTION dataflow.set_concurrency(text, integer) IS
     'Attempts at a time in a scope: global, job:<jobid> or daemon:<name>; effective at once. NULL takes a job''s or daemon''s own limit away';
 
--- The row that is proposed has to be a valid one, also where it is there already.
+-- The check of the row runs before ON CONFLICT, so that the proposed row has to be valid even if a row is there already.
 CREATE OR REPLACE FUNCTION dataflow.set_runners(scope text, runners integer) RETURNS void
 LANGUAGE sql
 AS $$
@@ -101,13 +101,22 @@ COMMENT ON FUNCTION dataflow.set_slots(text, integer) IS
 CREATE OR REPLACE FUNCTION dataflow.pause(scope text DEFAULT 'global', paused boolean DEFAULT true) RETURNS void
 LANGUAGE sql
 AS $$
-    -- The row that is proposed has to be a valid one, also where it is there already.
     INSERT INTO dataflow.control (scope, concurrency, paused)
     VALUES (pause.scope, (SELECT c.concurrency FROM dataflow.control c WHERE c.scope = pause.scope), pause.paused)
     ON CONFLICT (scope) DO UPDATE SET paused = excluded.paused
 $$;
 COMMENT ON FUNCTION dataflow.pause(text, boolean) IS
     'Stops claiming in a scope; what runs goes on. pause(scope, false) resumes';
+
+-- How many attempts of a job may run at a time: what the control table says, else what the flow declares. NULL: any number.
+CREATE OR REPLACE FUNCTION dataflow._limit_of(j dataflow.job, c dataflow.control) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(c.concurrency, j.max_running) $$;
+
+-- Whether no run of a job may start, however many places are free: it is paused, or its limit is 0. Daemons get a notice when that ends.
+CREATE OR REPLACE FUNCTION dataflow._is_stopped(j dataflow.job, c dataflow.control) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT coalesce(c.paused OR coalesce(c.concurrency, j.max_running) = 0, false) $$;
 
 CREATE OR REPLACE VIEW dataflow.limits AS
 WITH live AS MATERIALIZED (
@@ -117,7 +126,7 @@ SELECT l.scope, l.concurrency, l.paused, coalesce((
     SELECT sum(v.attempts) FROM live v
     WHERE l.scope = 'global' OR l.scope = 'job:' || v.jobid OR l.scope = 'daemon:' || v.daemon), 0)::bigint AS running, l.declared_in, l.runners, l.slots
 FROM (
-    SELECT c.scope, coalesce(c.concurrency, j.max_running) AS concurrency, c.paused, c.runners, c.slots,
+    SELECT c.scope, dataflow._limit_of(j, c) AS concurrency, c.paused, c.runners, c.slots,
         CASE WHEN c.concurrency IS NULL AND j.max_running IS NOT NULL THEN 'flow' ELSE 'control' END AS declared_in
     FROM dataflow.control c LEFT JOIN dataflow.job j ON c.scope = 'job:' || j.jobid
     UNION ALL

@@ -8,7 +8,7 @@ AS $$
 DECLARE
     folded integer;
 BEGIN
-    -- One folder at a time; who comes second has nothing to do.
+    -- One session folds at a time. A second one has nothing to do.
     IF NOT pg_try_advisory_xact_lock(hashtextextended('dataflow.fold', 0)) THEN
         RETURN 0;
     END IF;

@@ -1,4 +1,4 @@
--- Keys and sealed passwords. Nothing here can open one: the private keys are files on the hosts that run jobs.
+-- Keys and sealed passwords. The database cannot open them: the private keys are files on the hosts that run jobs.
 
 CREATE OR REPLACE FUNCTION dataflow.add_key(suite text, public_key bytea) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
@@ -6,14 +6,14 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- The id is a hash of the key, so that another key cannot bear it.
+    -- The id is a hash of the key, so that no other key can have it.
     born constant text := left(encode(sha256(convert_to('dataflowd ' || add_key.suite || ' ', 'UTF8') || add_key.public_key), 'hex'), 32);
 BEGIN
     IF coalesce(add_key.suite NOT IN ('mlkem768-x25519', 'x25519'), true) THEN
         RAISE EXCEPTION 'there is no suite %', coalesce(suite, 'NULL') USING ERRCODE = 'DF400', HINT = 'the suites are mlkem768-x25519 and x25519';
     END IF;
     IF coalesce(length(add_key.public_key) <> CASE add_key.suite WHEN 'x25519' THEN 32 ELSE 1216 END, true) THEN
-        RAISE EXCEPTION 'a public key of % bytes is none for %', coalesce(length(public_key), 0), suite USING ERRCODE = 'DF400',
+        RAISE EXCEPTION 'suite % has no public keys of % bytes', suite, coalesce(length(public_key), 0) USING ERRCODE = 'DF400',
             HINT = 'make one with `dataflowctl key generate`';
     END IF;
     INSERT INTO dataflow.key (keyid, suite, public_key) VALUES (born, add_key.suite, add_key.public_key) ON CONFLICT (keyid) DO NOTHING;
@@ -42,7 +42,7 @@ BEGIN
     END IF;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION dataflow.retire_key(text) IS 'Nothing is sealed with this key any more; false: it was retired already, or there is none';
+COMMENT ON FUNCTION dataflow.retire_key(text) IS 'Retires a key: no password is sealed with it any more; false: it was retired already, or there is no such key';
 
 CREATE OR REPLACE FUNCTION dataflow.sealing_key() RETURNS TABLE (keyid text, suite text, public_key bytea)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -81,7 +81,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION dataflow.seal(text, text, text) IS
-    'Stores a sealed password of a dataset. False: it is no longer the one that it was to replace';
+    'Stores a sealed password of a dataset. False: the password that it should replace has changed meanwhile';
 
 CREATE OR REPLACE VIEW dataflow.keys AS
 SELECT k.keyid, k.suite, k.created, k.retired, count(d.datasetid) AS datasets,

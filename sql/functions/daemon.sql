@@ -11,7 +11,7 @@ DECLARE
     other record;
     born uuid;
 BEGIN
-    -- A daemon of this name that may still be alive keeps it. A dead one's attempts are rescued by expire_daemon.
+    -- A daemon that may still be alive keeps its name. If it is dead, expire_daemon() lets its attempts be rescued.
     SELECT d.* INTO other FROM dataflow.daemon d WHERE d.daemon = register_daemon.daemon FOR UPDATE;
     IF FOUND AND other.stopped IS NULL AND other.lease_until > clock_timestamp() AND dataflow._has_session(other.session_pid) THEN
         RAISE EXCEPTION 'a daemon named % runs already, on % with pid %', daemon, other.hostname, other.pid USING ERRCODE = 'DF409',
@@ -42,7 +42,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION dataflow.serve_jobs(text, uuid, text[], jsonb) IS
-    'Says which jobs a daemon can run: those whose flow files its host has. NULL: any. unserved: those of its flow files that it cannot run, each with the reason, which why() tells. False: there is no such incarnation';
+    'Records which jobs a daemon can run: those whose flow files its host has. NULL: any. unserved: jobs of these flow files that it cannot run, each with the reason, which why() shows. False: there is no such incarnation';
 
 CREATE OR REPLACE FUNCTION dataflow.serve_jobs(daemon text, incarnation uuid, jobs text[]) RETURNS boolean
 LANGUAGE sql
@@ -74,11 +74,12 @@ SET search_path = pg_catalog, pg_temp
 SET lock_timeout = 0
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM FROM dataflow.daemon d WHERE d.daemon = retake_attempts.daemon FOR UPDATE;
-    -- A claim of the lost session that is still under way ends first, and no later one is let in.
+    -- Waits until a claim of the lost session has ended, and keeps later ones out.
     PERFORM dataflow._claim_lock();
     UPDATE dataflow.daemon d SET session_pid = pg_backend_pid(), lease_until = clock_timestamp() + d.lease
         WHERE d.daemon = retake_attempts.daemon AND d.incarnation = retake_attempts.incarnation AND d.stopped IS NULL;
@@ -95,19 +96,19 @@ BEGIN
     ), locked AS MATERIALIZED (
         SELECT h.*, pg_try_advisory_lock(dataflow._run_lock(h.jobid, h.dataid)) AS mine FROM held h
     )
-    -- Also those whose lock somebody else has: the daemon gives them back, or nobody ever would.
+    -- Also attempts whose run lock another session has: only this daemon can give them back.
     SELECT l.attempt, l.token, l.jobid::text, l.dataid::text, l.is_live AND l.mine FROM locked l;
 END $$;
 COMMENT ON FUNCTION dataflow.retake_attempts(text, uuid) IS
-    'After a lost connection: takes a daemon''s run locks again in this session and returns the attempts that wait for its word. is_live: still its own; false: cancelled, or somebody else has its lock, and its run waits until the daemon says with finish() that nothing of it runs. It must stop all others';
+    'After a lost connection: takes the run locks of a daemon again in this session, and returns its attempts. is_live true: the attempt is still its own. is_live false: it was cancelled, or another session has its lock; the daemon must stop it and say so with finish(), and its run waits for that. The daemon must stop every attempt that is not returned';
 
--- For daemons of release 0.1.0, which go on with all that is returned.
+-- For daemons of release 0.1.0, which go on with every attempt that is returned.
 CREATE OR REPLACE FUNCTION dataflow.retake(daemon text, incarnation uuid) RETURNS TABLE (attempt bigint, token uuid, jobid text, dataid text)
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT a.attempt, a.token, a.jobid, a.dataid FROM dataflow.retake_attempts(daemon, incarnation) AS a WHERE a.is_live $$;
 COMMENT ON FUNCTION dataflow.retake(text, uuid) IS
-    'retake_attempts(), only those that are still the daemon''s own; the next release has no such function';
+    'retake_attempts(), only the attempts with is_live; for daemons of release 0.1, and gone after 0.2';
 
 CREATE OR REPLACE FUNCTION dataflow.stop_daemon(daemon text, incarnation uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -122,7 +123,7 @@ BEGIN
     END IF;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION dataflow.stop_daemon(text, uuid) IS 'A daemon says that it has stopped: whatever it still held may be rescued at once';
+COMMENT ON FUNCTION dataflow.stop_daemon(text, uuid) IS 'Records that a daemon has stopped: attempts that it still has may be rescued at once';
 
 CREATE OR REPLACE FUNCTION dataflow.expire_daemon(daemon text, incarnation uuid) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -149,10 +150,10 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION dataflow.reloaded(text, uuid, integer) IS
-    'A daemon says that it has read its settings and flow files again, and of how many jobs it has the code; NULL: of any. False: there is no such incarnation';
+    'Records that a daemon has read its settings and flow files again, and of how many jobs it has the code; NULL: of any. False: there is no such incarnation';
 
--- A backup does not know what happened after it: attempts that were made then have used numbers, directories of that name, and
--- the fences of tables. Their numbers are passed over. No daemon of the dump is connected to this server.
+-- A backup does not know the attempts that were made after it. They have used up numbers, directories with these numbers, and fences of
+-- tables, so the numbers are skipped. No daemon that the backup knows is connected to this server.
 CREATE OR REPLACE FUNCTION dataflow.restored(passed_over bigint DEFAULT 1000000) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -163,7 +164,7 @@ DECLARE
     last bigint;
 BEGIN
     IF coalesce(passed_over, 0) < 1 THEN
-        RAISE EXCEPTION 'so many attempts cannot be passed over: %', coalesce(passed_over::text, 'NULL') USING ERRCODE = 'DF400',
+        RAISE EXCEPTION 'so many attempts cannot be skipped: %', coalesce(passed_over::text, 'NULL') USING ERRCODE = 'DF400',
             HINT = 'name more than were made since the backup; a million by default';
     END IF;
     PERFORM FROM dataflow.daemon d WHERE d.stopped IS NULL ORDER BY d.daemon FOR UPDATE;
@@ -174,10 +175,10 @@ BEGIN
     END IF;
     last := setval(pg_get_serial_sequence('dataflow.attempt', 'attempt'), coalesce((SELECT max(a.attempt) FROM dataflow.attempt a), 0) + passed_over);
     UPDATE dataflow.daemon d SET session_pid = NULL, lease_until = clock_timestamp() WHERE d.stopped IS NULL;
-    -- Numbers of transactions mean nothing on another server: all chunks are looked at.
+    -- Transaction ids of the other server mean nothing here: all chunks are looked at again.
     UPDATE dataflow.recheck r SET horizon = NULL, looked = NULL, since = CASE WHEN r.since IS NOT NULL THEN '3'::xid8 END;
     INSERT INTO dataflow.event (kind, to_status, reason) VALUES ('daemon', 'RESTORED', format('attempts go on at %s', last + 1));
     RETURN last + 1;
 END $$;
 COMMENT ON FUNCTION dataflow.restored(bigint) IS
-    'After a restore from a backup, before the first daemon starts: passes over the numbers of attempts that were made since, and lets what was in flight be rescued at once; returns the number of the next attempt';
+    'After a restore from a backup, before the first daemon starts: skips the numbers of attempts that were made since, and lets attempts that were running be rescued at once; returns the number of the next attempt';

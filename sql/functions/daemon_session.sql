@@ -1,8 +1,9 @@
--- The server's sessions of daemons: whether one is there, and whether one keeps others out although nobody is behind it.
+-- The sessions of daemons in the server: whether a daemon has one, and whether a frozen daemon keeps the locks of its runs.
 --
 -- A daemon that is killed loses its session at once, long before its lease ends. One that is frozen (stopped by a signal, a paused
 -- machine, a hanging disk) keeps it: its kernel goes on answering the server, and rescue() never finds the locks of its runs
--- free. When its lease has been over for as long as it lasted, its session is ended; a daemon that wakes up later finds its runs gone and stops them.
+-- free. When the lease has been over for as long as it lasted, another daemon ends the session. If the frozen daemon wakes up later, it
+-- finds its runs gone and stops their runners.
 
 CREATE OR REPLACE FUNCTION dataflow._has_session(session_pid integer) RETURNS boolean
 LANGUAGE sql STABLE
@@ -12,20 +13,20 @@ AS $$
         WHERE session_pid IS NOT NULL AND a.datid = (SELECT b.oid FROM pg_catalog.pg_database b WHERE b.datname = current_database()))
 $$;
 
--- The name of a daemon's claiming session. The server cuts names of applications off.
+-- The application_name of a daemon's claiming session. The server cuts longer names off.
 CREATE OR REPLACE FUNCTION dataflow._session_name(daemon text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT left('dataflowd ' || daemon, 63) $$;
 
 CREATE OR REPLACE VIEW dataflow.daemon_session AS
 SELECT d.daemon::text, d.hostname, d.pid, a.pid AS session_pid, u.rolname::text AS username,
-    -- the rule of pg_terminate_backend()
+    -- The rule of pg_terminate_backend().
     (me.rolsuper OR NOT u.rolsuper) AND (pg_has_role(me.oid, u.oid, 'USAGE') OR pg_has_role(me.oid, 'pg_signal_backend', 'USAGE')) AS may_end
 FROM dataflow.daemon d
 JOIN pg_stat_activity a ON a.datname = current_database() AND a.application_name = dataflow._session_name(d.daemon)
 JOIN pg_roles u ON u.oid = a.usesysid
 JOIN pg_roles me ON me.rolname = current_user;
-COMMENT ON VIEW dataflow.daemon_session IS 'The claiming sessions of daemons, and whether the current user may end them (may_end), which is needed when one is frozen';
+COMMENT ON VIEW dataflow.daemon_session IS 'The claiming sessions of daemons, and whether the current user may end them (may_end). A frozen daemon''s session has to be ended';
 
 CREATE OR REPLACE FUNCTION dataflow.frozen_sessions() RETURNS TABLE (
     daemon text, hostname text, pid integer, session_pid integer, lease_ended timestamptz, attempts bigint
@@ -34,20 +35,21 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- As in rescue(): what has ended for good is not looked at.
+    -- As in rescue(): attempts that have ended for good are not read.
     oldest constant bigint := coalesce(nullif(current_setting('dataflow.oldest_running', true), ''), '0')::bigint;
 BEGIN
     RETURN QUERY
     WITH held AS MATERIALIZED (
         SELECT a.daemon, a.incarnation, a.jobid, a.dataid FROM dataflow.attempt a WHERE a.ended IS NULL AND a.attempt >= oldest
         UNION ALL
-        -- A cancelled run starts again when its lock is free.
+        -- A cancelled run starts again only when its lock is free.
         SELECT a.daemon, a.incarnation, a.jobid, a.dataid FROM dataflow.attempt a WHERE a.outcome = 'CANCELLED' AND NOT a.let_go
     ), overdue AS MATERIALIZED (
-        -- Another incarnation of the name has registered: the lease of the earlier one was over then.
+        -- If another incarnation has registered under the name, the lease of the earlier one was over at that moment.
         SELECT d.daemon, d.hostname, d.pid, CASE WHEN d.incarnation = h.incarnation THEN d.lease_until ELSE d.started END AS lease_ended,
             dataflow._run_lock(h.jobid, h.dataid) AS lock
         FROM held h JOIN dataflow.daemon d ON d.daemon = h.daemon
@@ -61,17 +63,17 @@ BEGIN
     GROUP BY o.daemon, o.hostname, o.pid, l.pid;
 END $$;
 COMMENT ON FUNCTION dataflow.frozen_sessions() IS
-    'Sessions of daemons that keep the locks of runs although their lease has been over for as long as it lasted: their process hangs. hostname and pid are those of the daemon of that name now';
+    'Sessions of frozen daemons: they keep the locks of runs although their lease has been over for as long as it lasted. hostname and pid are those of the daemon that has the name now';
 
 CREATE OR REPLACE FUNCTION dataflow._session_ended(daemon text, session_pid integer, lease_ended timestamptz) RETURNS void
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
     INSERT INTO dataflow.event (kind, scope, to_status, reason) VALUES ('daemon', 'daemon:' || daemon, 'ENDED', format(
-        'session %s of %s, whose lease ended %s: its process hangs', session_pid, daemon, to_char(lease_ended, 'YYYY-MM-DD HH24:MI:SSOF')))
+        'session %s of %s, whose lease ended %s: its process hangs', session_pid, daemon, dataflow._stamp(lease_ended)))
 $$;
 
--- With the rights of its caller, for these decide whose session may be ended.
+-- With the caller's rights: Postgres decides by them whose session may be ended.
 CREATE OR REPLACE FUNCTION dataflow.end_frozen_sessions() RETURNS TABLE (daemon text, hostname text, pid integer, session_pid integer, is_ended boolean)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -98,9 +100,9 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION dataflow.end_frozen_sessions() IS
-    'Ends the sessions that frozen_sessions() lists, so that rescue() can take their runs back. is_ended is false where the caller may not: it needs the role of that session, or pg_signal_backend';
+    'Ends the sessions that frozen_sessions() lists, so that rescue() can take their runs back. is_ended false: the caller may not end the session; that needs the role of the session, or pg_signal_backend';
 
--- What a person can do about a session that keeps others out. ends: when another daemon tries to end it; NULL: none is there, or it may not.
+-- What a person can do about a frozen session. ends: when another daemon tries to end it; NULL: there is no other daemon.
 CREATE OR REPLACE FUNCTION dataflow._hanging(pid integer, hostname text, session_pid integer, ends timestamptz) RETURNS text
 LANGUAGE sql STABLE
 AS $$

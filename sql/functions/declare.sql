@@ -1,10 +1,10 @@
--- Declaring datasets and jobs by SQL, for programs that know them and write no file. Metadata alone: which code a job runs is named by a
--- flow file on a host, and by nothing here. What is written goes through apply_flow(), under a flow name that no file can have; a
--- file that declares the same name takes it over, and from then on the file decides.
+-- Declares datasets and jobs by SQL, for programs that write no flow file. This is metadata alone: only a flow file on a host names the
+-- code of a job. Everything goes through apply_flow(), under a flow name that no file can have. A flow file that declares the same name
+-- takes the dataset or job over; from then on the file decides.
 --
--- The rules are those of flow files (dataflowd/flow), as far as the database can judge: what only a host knows (its roots and hosts, which
--- options Spark takes) each host judges before it uses them, and what a file shows as a whole (two datasets at one place) nobody looks for.
--- tests/sql/test_declare.py holds the normal forms of checks and mappings to those of files.
+-- The rules are those of flow files (dataflowd/flow), as far as the database can check them. Each host checks what only a host knows (its
+-- roots and allowed hosts, the options that Spark takes) before use. Nobody checks what only a whole file shows (two datasets at one
+-- place). tests/sql/test_declare.py compares the normal forms of checks and mappings with those of flow files.
 
 CREATE OR REPLACE FUNCTION dataflow._wrong(what text, remedy text) RETURNS void
 LANGUAGE plpgsql
@@ -72,7 +72,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- What stands for the whole check in its short form; of those by column, for the check of one.
+    -- The key that the short form of a check sets; for checks by column, the key of one column.
     short constant jsonb := '{"min_rows": "value", "max_rows": "value", "not_null": "columns", "unique": "columns", "schema": "columns", "row_count": "input",
         "accepted_values": "values", "range": "", "regex": "pattern"}';
     by_column constant text[] := '{accepted_values,range,regex}';
@@ -182,7 +182,7 @@ LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT coalesce(jsonb_typeof(value) = 'string' AND dataflow._is_chunkid(value #>> '{}'), false) $$;
 
--- Whether a mapping reads chunks of earlier dataids only: a cycle through it is none.
+-- Whether a mapping reads only chunks of earlier dataids. A job may read its own output through such a mapping.
 CREATE OR REPLACE FUNCTION dataflow._looks_back(mapping jsonb) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -311,7 +311,7 @@ BEGIN
         OR priority IS NULL OR strict_order IS NULL THEN
         PERFORM dataflow._wrong('a number or a time of the job is out of its bounds', 'max_running is 0 or more, max_attempts and max_lost 1 or more, retry_delay 0 or more, timeout a second or more');
     END IF;
-    -- What concerns several of them. That a dataset is there, and has one producer, apply_flow() sees to.
+    -- Rules about several inputs or outputs. apply_flow() checks that each dataset exists and has one producer.
     SELECT o.name AS dataset INTO wrong FROM unnest(outputs) AS o (name) JOIN dataflow.dataset AS d ON d.datasetid = o.name AND d.calendar IS NOT NULL;
     IF FOUND THEN
         PERFORM dataflow._wrong(format('job %s writes %s, which is a calendar', jobid, wrong.dataset), 'the chunks of a calendar become READY by themselves; name another output');
@@ -357,7 +357,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.declare_job(text, jsonb, text[], text, text, jsonb, integer, integer, integer, interval, interval, integer, boolean) IS
     'Declares a job, or declares it anew: what is left out has its default again. Which code it runs is named by a flow file alone; kind outside, the default, needs none. Returns created, changed or unchanged. declare_job(''train'', ''["orders"]'', ''{model}'')';
 
--- Retires what declare_*() made, as a flow file that no longer declares it would.
+-- Retires what declare_dataset() or declare_job() made, as a flow file does that no longer declares it.
 CREATE OR REPLACE FUNCTION dataflow._retire_declared(kind text, name text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

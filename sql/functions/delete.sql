@@ -1,4 +1,17 @@
--- What is forgotten: chunks, runs, registrations, and history that is old.
+-- Deletes chunks, runs, registrations and old history. Files stay; collect() finds those that nobody needs.
+
+-- Keeps the last version number of chunks that are deleted. If a chunk comes again, its versions count on from there.
+CREATE OR REPLACE FUNCTION dataflow._remember_versions(datasetid text, dataids text[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    INSERT INTO dataflow.deleted_version AS v (datasetid, dataid, version)
+    SELECT s.datasetid, s.dataid, s.version FROM dataflow.datastatus s
+    WHERE s.datasetid = _remember_versions.datasetid AND s.dataid = ANY (dataids) AND s.locktype = 'OUT' AND s.version > 0
+    ON CONFLICT ON CONSTRAINT deleted_version_pkey DO UPDATE SET version = greatest(v.version, excluded.version);
+END $$;
 
 CREATE OR REPLACE FUNCTION dataflow.delete_chunk(datasetid text, dataid text) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -7,15 +20,12 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM dataflow._known_dataset(delete_chunk.datasetid);
-    -- From here on nobody begins to write or to read it.
+    -- From here on no claim begins to write or read the chunk.
     PERFORM FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.locktype = 'OUT' FOR UPDATE;
     IF EXISTS (SELECT FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.status = 'RUNNING') THEN
         RAISE EXCEPTION 'chunk %/% is being written or read', datasetid, dataid USING ERRCODE = 'DF409', HINT = 'wait, or dataflow.cancel() the run';
     END IF;
-    INSERT INTO dataflow.deleted_version AS v (datasetid, dataid, version)
-    SELECT s.datasetid, s.dataid, s.version FROM dataflow.datastatus s
-    WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.locktype = 'OUT' AND s.version > 0
-    ON CONFLICT (datasetid, dataid) DO UPDATE SET version = greatest(v.version, excluded.version);
+    PERFORM dataflow._remember_versions(delete_chunk.datasetid, ARRAY[delete_chunk.dataid]);
     DELETE FROM dataflow.datastatus s WHERE s.datasetid = delete_chunk.datasetid AND s.dataid = delete_chunk.dataid AND s.status <> 'RUNNING';
     IF NOT FOUND THEN
         RETURN false;
@@ -30,7 +40,7 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION dataflow.delete_chunk(text, text) IS
-    'Forgets a chunk: its status, locks and manifests. Its files stay until they are collected, its history stays, and its versions count on. False: there was none';
+    'Forgets a chunk: its status, locks and manifests. Its files stay until they are collected, its history stays, and its version numbers go on if it comes again. False: there was no such chunk';
 
 CREATE OR REPLACE FUNCTION dataflow.delete_runs(jobid text, patterns text[] DEFAULT NULL, dry_run boolean DEFAULT false, at_most integer DEFAULT 1000000) RETURNS TABLE (
     dataid text, status text, chunks bigint, attempts bigint, versions bigint, quarantined bigint
@@ -56,13 +66,13 @@ BEGIN
         ) AS k
         WHERE is_literal OR patterns IS NULL OR EXISTS (SELECT FROM unnest(patterns) AS p WHERE dataflow.matches(k.dataid, p))
         ORDER BY dataflow.sortkey(k.dataid) LIMIT at_most);
-    -- What it made for datasets that no job makes any more: a retired job has no outputs.
+    -- Chunks of the job in datasets that no job makes any more: a retired job has no outputs.
     SELECT array_agg(s.datasetid::text), array_agg(s.dataid::text) INTO orphan_datasets, orphan_dataids
     FROM dataflow.dataset d JOIN dataflow.attempt a ON a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen)
     JOIN dataflow.datastatus s ON s.datasetid = d.datasetid AND s.dataid = a.dataid AND s.locktype = 'OUT' AND s.attempt = a.attempt AND NOT s.external
     WHERE NOT EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = d.datasetid);
     IF NOT dry_run THEN
-        -- From here on nobody begins to write or to read them.
+        -- From here on no claim begins to write or read these chunks.
         PERFORM FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT' AND s.dataid = ANY (chosen)
             WHERE o.jobid = delete_runs.jobid ORDER BY s.datasetid, s.dataid FOR UPDATE OF s;
     END IF;
@@ -92,8 +102,8 @@ BEGIN
         AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid;
     PERFORM dataflow.delete_chunk(o.datasetid, c.dataid) FROM unnest(chosen) AS c (dataid), dataflow.job_output o WHERE o.jobid = delete_runs.jobid;
     PERFORM dataflow.delete_chunk(x.datasetid, x.dataid) FROM unnest(orphan_datasets, orphan_dataids) AS x (datasetid, dataid);
-    -- A cancelled attempt stays until its daemon says that its runner has stopped: it keeps the run from being claimed beside it. One
-    -- that was claimed at this moment is none of those that were chosen.
+    -- A cancelled attempt stays until its daemon reports that the runner has stopped: its row keeps the run from being claimed meanwhile.
+    -- An attempt that has not ended was claimed after the runs were chosen, and stays too.
     WITH gone AS (
         DELETE FROM dataflow.attempt a WHERE a.jobid = delete_runs.jobid AND a.dataid = ANY (chosen) AND a.ended IS NOT NULL
             AND NOT (a.outcome = 'CANCELLED' AND NOT a.let_go AND (coalesce(a.lease_until > clock_timestamp(), false) OR EXISTS (
@@ -109,7 +119,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.delete_runs(text, text[], boolean, integer) IS
     'Forgets runs of a job: status, locks, attempts (but for one that is still being stopped), versions, statistics and quarantine. Files stay until they are collected, history stays, and a run whose inputs are READY is queued anew. dry_run => true only shows them';
 
--- The runs that have read a chunk, and those that are to read it again.
+-- The runs that have read a chunk, and the resubmitted runs that will read it again.
 CREATE OR REPLACE FUNCTION dataflow._readers(datasetid text, dataid text) RETURNS TABLE (jobid text, dataid text)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -143,7 +153,7 @@ DECLARE
 BEGIN
     PERFORM dataflow._known_dataset(_withdraw.datasetid);
     IF made NOT IN ('keep', 'delete') THEN
-        RAISE EXCEPTION 'what was made of a chunk cannot be treated by %', made USING ERRCODE = 'DF400', HINT = 'write keep or delete';
+        RAISE EXCEPTION 'made cannot be %', made USING ERRCODE = 'DF400', HINT = 'write keep or delete';
     END IF;
     chosen := ARRAY(
         SELECT s.dataid::text FROM dataflow.datastatus s
@@ -157,7 +167,7 @@ BEGIN
             HINT = format('dataflowctl chunks %s lists what is', datasetid);
     END IF;
     IF NOT dry_run THEN
-        -- From here on nobody begins to read them.
+        -- From here on no claim begins to read these chunks.
         PERFORM FROM dataflow.datastatus s WHERE s.datasetid = _withdraw.datasetid AND s.dataid = ANY (chosen) AND s.locktype = 'OUT'
             ORDER BY s.dataid FOR UPDATE;
     END IF;
@@ -185,7 +195,7 @@ BEGIN
             HINT = format('wait; or dataflowctl hold --dataset %s --dataid %s, then dataflowctl cancel %s --dataid %s', datasetid, odd.dataid, odd.jobid, odd.run);
     END IF;
 
-    -- A run is met once, however many ways lead to it: a job that continues its own output makes long chains.
+    -- UNION visits each run once, however many paths lead to it: a job that reads its own output makes long chains.
     WITH RECURSIVE met AS (
         SELECT r.jobid, r.dataid FROM unnest(chosen) AS c, LATERAL dataflow._readers(_withdraw.datasetid, c) AS r
         UNION
@@ -214,15 +224,12 @@ BEGIN
     IF dry_run THEN
         RETURN;
     END IF;
-    INSERT INTO dataflow.deleted_version AS v (datasetid, dataid, version)
-    SELECT s.datasetid, s.dataid, s.version FROM dataflow.datastatus s
-    WHERE s.datasetid = _withdraw.datasetid AND s.dataid = ANY (chosen) AND s.locktype = 'OUT' AND s.version > 0
-    ON CONFLICT (datasetid, dataid) DO UPDATE SET version = greatest(v.version, excluded.version);
-    -- IN rows stay with the runs that are kept: they say which version these have used.
+    PERFORM dataflow._remember_versions(_withdraw.datasetid, chosen);
+    -- The IN rows of runs that are kept stay: they say which version these runs have read.
     DELETE FROM dataflow.datastatus s WHERE s.datasetid = _withdraw.datasetid AND s.dataid = ANY (chosen) AND s.locktype = 'OUT';
 END $$;
 
--- Who may withdraw need not be allowed to forget runs: it is the caller who deletes them.
+-- Runs are deleted with the caller's rights: an operator may withdraw registrations, but only an admin may delete runs.
 CREATE OR REPLACE FUNCTION dataflow.unregister(datasetid text, patterns text[], made text DEFAULT NULL, dry_run boolean DEFAULT false) RETURNS TABLE (
     deed text, jobid text, dataset text, dataid text, status text, version integer
 )
@@ -243,7 +250,7 @@ BEGIN
         RETURN QUERY SELECT told.deed, told.jobid, told.dataset, told.dataid, told.status, told.version;
     END LOOP;
     IF NOT dry_run AND runs <> '{}' THEN
-        -- Those that were made first go first: a run whose inputs are gone is not queued anew.
+        -- Producers first: a run whose inputs are gone is not queued again.
         PERFORM dataflow.delete_runs(r.jobid, r.dataids)
         FROM (
             SELECT u.jobid, array_agg(DISTINCT u.dataid) AS dataids, min(u.place) AS place FROM unnest(jobids, runs) WITH ORDINALITY AS u (jobid, dataid, place) GROUP BY u.jobid
@@ -252,7 +259,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION dataflow.unregister(text, text[], text, boolean) IS
-    'Withdraws the registration of external chunks (dataids, globs or ranges). made says what becomes of the runs that have read them: delete forgets these too, keep leaves them. Files stay. dry_run => true only shows both. SELECT * FROM dataflow.unregister(''raw_orders'', ''{2026-01-31}'', dry_run => true)';
+    'Withdraws the registration of external chunks (dataids, globs or ranges). made says what to do with the runs that have read them: ''delete'' forgets these runs, too, ''keep'' leaves them. Files stay. dry_run => true only shows chunks and runs. SELECT * FROM dataflow.unregister(''raw_orders'', ''{2026-01-31}'', dry_run => true)';
 
 CREATE OR REPLACE FUNCTION dataflow.prunable(older_than interval) RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER

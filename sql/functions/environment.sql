@@ -1,4 +1,4 @@
--- A dataset may be bound to an environment: only its hosts read and write it.
+-- A dataset may belong to an environment. Only hosts of that environment read and write it.
 
 CREATE OR REPLACE FUNCTION dataflow.bound_elsewhere(jobid text, environment text) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -19,4 +19,4 @@ BEGIN
         ORDER BY d.datasetid LIMIT 1);
 END $$;
 COMMENT ON FUNCTION dataflow.bound_elsewhere(text, text) IS
-    'Why a host of this environment may not run a job: a dataset that it reads or writes belongs to another one; NULL: it may';
+    'Why a host of this environment may not run a job: a dataset of the job belongs to another environment; NULL: it may';

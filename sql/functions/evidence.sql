@@ -1,7 +1,7 @@
 -- The evidence of attempts: what each was given, from where, who had made it, and what its host found there.
 --
--- It is written beside the hot path: when the attempt gets its order, and with the details of its result. Of very many input
--- chunks the first are listed and the others counted, so that a row stays small; `attempt.inputs` has the version of each.
+-- It is not written on the hot path, but when the attempt gets its order, and with the details of its result. Of very many input
+-- chunks only the first are listed and the others are counted, so that a row stays small; `attempt.inputs` has the version of each.
 
 CREATE OR REPLACE FUNCTION dataflow.take_order(attempt bigint, token uuid) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER
@@ -26,7 +26,7 @@ BEGIN
     RETURN given;
 END $$;
 COMMENT ON FUNCTION dataflow.take_order(bigint, uuid) IS
-    'attempt_order(), and the attempt keeps as evidence what it is told and where that comes from; NULL: the attempt is fenced, stop';
+    'attempt_order(), and stores as evidence what the attempt is told and where its inputs come from; NULL: the attempt is fenced, stop';
 
 -- {"at", "daemon", "hostname", "environment", "version", "flow", "params",
 --  "inputs": {dataset: {"place", "chunks", "listed": [{"dataid", "version", "status", "location", "files", "bytes", "rows", "by", "at",
@@ -95,7 +95,7 @@ BEGIN
         FROM dataflow.job j LEFT JOIN dataflow.daemon d ON d.daemon = a.daemon AND d.incarnation = a.incarnation WHERE j.jobid = a.jobid);
 END $$;
 
--- Who brought a version of a chunk about, and when: the attempt that made it, or whoever registered it. NULL for at: now.
+-- Who made or registered the version of a chunk, and when. until: the last one at that moment; NULL: now.
 CREATE OR REPLACE FUNCTION dataflow._maker(datasetid text, dataid text, jobid text, attempt bigint, until timestamptz, OUT who text, OUT at timestamptz)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -118,7 +118,7 @@ CREATE OR REPLACE FUNCTION dataflow._secret_names() RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT '(password|passwd|passphrase|secret|token|private[_-]?key|access[_-]?key|api[_-]?key|credential|encryptedpass)' $$;
 
--- For history and evidence: values that are named like secrets, and passwords in URLs, are not told. As dataflowd.model.masking does.
+-- For history and evidence: masks values whose names look like secrets, and passwords in URLs, as dataflowd.model.masking does.
 CREATE OR REPLACE FUNCTION dataflow._without_secrets(value jsonb) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
 SET search_path = pg_catalog, pg_temp
@@ -138,7 +138,7 @@ BEGIN
         ELSE _without_secrets.value END;
 END $$;
 
--- An attempt that runs for long says so before its end: if its daemon dies, or it is cancelled, what was found is known all the same.
+-- Stores what the host found when the code begins, not only with the result: it is kept even if the daemon dies or the attempt is cancelled.
 CREATE OR REPLACE FUNCTION dataflow.began(attempt bigint, token uuid, seconds double precision, host_found jsonb) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -152,9 +152,9 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION dataflow.began(bigint, uuid, double precision, jsonb) IS
-    'started(), and what the host had found before (see dataflow.evidence), or NULL; false: the attempt is fenced, stop';
+    'started(), and stores what the host had found before (see dataflow.evidence), or NULL; false: the attempt is fenced, stop';
 
--- What the host found, with the result of an attempt that was accepted. The daemon bounds it; what is larger all the same is only counted.
+-- What the host found, for attempts whose results were accepted. The daemon limits its size; of anything larger only the size is kept.
 CREATE OR REPLACE FUNCTION dataflow._record_found(results jsonb, accepted bigint[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

@@ -1,4 +1,4 @@
--- How an attempt ends: finish by its own daemon, rescue by another, cancel by a person. For those without a daemon see outside.sql.
+-- How an attempt ends: its own daemon finishes it, another daemon rescues it, or a person cancels it. outside.sql has attempts without a daemon.
 
 -- One element a result: {"attempt", "token", "outcome": "DONE" | "FAILED" | "RETURNED", "code", "error", "remedy", "started",
 -- "retry": false to fail for good, true to be tried again in any case, "retry_after": seconds, "code_hash", "config_hash", "usage": {},
@@ -11,8 +11,8 @@
 CREATE OR REPLACE FUNCTION dataflow.finish(results jsonb) RETURNS TABLE (attempt bigint, verdict text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
--- An open transaction of a person may hold a row: it is not waited for. Shorter than deadlock_timeout, so that of the two
--- it is never the person's statement that fails.
+-- finish() does not wait for a row that a person's open transaction holds. The time-out is shorter than deadlock_timeout, so that in a
+-- deadlock finish() fails and never the person's statement.
 SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
@@ -74,21 +74,21 @@ BEGIN
             code_hash = r.code_hash,
             config_hash = r.config_hash,
             usage = coalesce(r.usage, '{}'),
-            -- What only the host can see it has seen: before the job's code began, such a code is its answer to that question.
+            -- The host checks what the database cannot see. A code of the five questions, before the job's code began, is the host's answer no.
             answers = CASE WHEN r.outcome = 'FAILED' AND coalesce(a.started, r.started) IS NULL AND r.code IN ('WRONG_DATA', 'INVALID_PATH', 'NOT_VALIDATED', 'LOCKED')
                 THEN a.answers || jsonb_build_object(
                     CASE r.code WHEN 'WRONG_DATA' THEN 'right_data' WHEN 'INVALID_PATH' THEN 'right_place' WHEN 'NOT_VALIDATED' THEN 'validated' ELSE 'safe' END, false,
                     'refused', jsonb_build_object('code', r.code, 'detail', left(split_part(r.error, E'\n', 1), 2000)))
                 ELSE a.answers END,
             retry_at = CASE WHEN r.outcome = 'FAILED' AND coalesce(r.retry, a.tries < j.max_attempts)
-                -- doubles with each try, spread by a fifth so that what failed together does not return together
+                -- The delay doubles with each try, and varies by a fifth, so that runs which failed together are not retried together.
                 THEN now() + coalesce(make_interval(secs => r.retry_after), j.retry_delay * (2 ^ least(a.tries - 1, 20)) * (0.9 + random() * 0.2)) END
         FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid, outcome text, code text, error text, remedy text, started timestamptz,
             retry boolean, retry_after double precision, code_hash text, config_hash text, usage jsonb)
         JOIN dataflow.attempt x ON x.attempt = r.attempt
         JOIN dataflow.job j ON j.jobid = x.jobid
-        -- Not `ended IS NULL`, which is the same: the index of what runs looks almost empty after an ANALYZE at a quiet moment,
-        -- and a plan that begins with it reads all results for each attempt that runs.
+        -- `ended IS NULL` would mean the same, but the planner would choose the index of running attempts, which looks almost empty after an
+        -- ANALYZE at a quiet moment, and would read all results once for each running attempt.
         WHERE a.attempt = r.attempt AND a.token = r.token AND a.outcome IS NULL
         RETURNING a.attempt
     )
@@ -108,7 +108,7 @@ BEGIN
     END IF;
 
     IF coalesce(cardinality(accepted), 0) < jsonb_array_length(results) THEN
-        -- A cancelled attempt that reports now has stopped: its run may be claimed again here.
+        -- A cancelled attempt that reports a result has stopped, so its run may be claimed again.
         WITH stopping AS (
             UPDATE dataflow.attempt a SET let_go = true
             FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid)
@@ -116,7 +116,7 @@ BEGIN
             RETURNING a.attempt
         )
         SELECT array_agg(s.attempt) INTO stopped FROM stopping s;
-        -- The claim may have set it aside until then.
+        -- A claim may have postponed the run (step_aside) until the attempt stops.
         UPDATE dataflow.work w SET not_before = NULL FROM dataflow.attempt a
             WHERE a.attempt = ANY (stopped) AND w.jobid = a.jobid AND w.dataid = a.dataid AND w.not_before IS NOT NULL;
         IF FOUND THEN
@@ -131,20 +131,10 @@ BEGIN
     FROM jsonb_array_elements(results) AS r;
 END $$;
 
--- Manifests, and the flip of the status rows of accepted attempts, in the same transaction.
+-- Writes the manifests and sets the status of accepted attempts, in one transaction. The planner's settings are those of _finish().
 CREATE OR REPLACE FUNCTION dataflow._publish(results jsonb, accepted bigint[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_nestloop = on
-SET enable_hashjoin = off
-SET enable_mergejoin = off
-SET enable_material = off
-SET enable_memoize = off
-SET enable_bitmapscan = off
-SET join_collapse_limit = 1
-SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -205,7 +195,7 @@ BEGIN
     WHERE r.attempt = ANY (accepted)
     ON CONFLICT DO NOTHING;
 
-    -- A rerun replaces the open records of its run and keeps what a person has resolved. One that has only added rows has met no other record.
+    -- A rerun replaces the open records of its run and keeps the resolved ones. An attempt that only added rows has not read the other records.
     DELETE FROM dataflow.quarantine q USING dataflow.attempt a
     WHERE a.attempt = ANY (accepted) AND a.outcome = 'DONE' AND q.jobid = a.jobid AND q.dataid = a.dataid AND NOT q.is_resolved
         AND NOT EXISTS (SELECT FROM jsonb_to_recordset(results) AS r (attempt bigint, replayed boolean) WHERE r.attempt = a.attempt AND r.replayed);
@@ -217,12 +207,12 @@ BEGIN
     JOIN dataflow.attempt a ON a.attempt = r.attempt AND a.outcome = 'DONE',
         jsonb_to_recordset(r.quarantine) AS q (item text, code text, reason text, details jsonb)
     WHERE r.attempt = ANY (accepted)
-    -- What was repaired and is bad again, or has come again as another record, waits for a person once more, who finds what was decided.
+    -- A repaired record that is bad again, or whose item came again as another record, is open again; its earlier resolution is kept for the person who decides.
     ON CONFLICT (jobid, dataid, itemid) DO UPDATE SET attempt = excluded.attempt, code = excluded.code, reason = excluded.reason,
         details = excluded.details || jsonb_build_object('earlier', jsonb_build_object('record', k.details -> 'record', 'resolution', k.resolution,
             'resolved_by', k.resolved_by, 'resolved', k.resolved)), created = excluded.created, is_resolved = false, resolved_by = NULL, resolved = NULL, resolution = NULL, applied = NULL, contained = false;
 
-    -- The order is read after the claim: what was resolved before has been in it.
+    -- The work order is read after the claim, so it contained every record that was resolved before the claim.
     UPDATE dataflow.quarantine q SET applied = a.attempt, contained = false
     FROM jsonb_to_recordset(results) AS r (attempt bigint, applied boolean)
     JOIN dataflow.attempt a ON a.attempt = r.attempt AND a.outcome = 'DONE'
@@ -239,10 +229,9 @@ BEGIN
         WHERE a.attempt = started.attempt AND a.token = started.token AND a.ended IS NULL;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION dataflow.started(bigint, uuid) IS 'The job''s own code begins now; false: the attempt is fenced, stop';
+COMMENT ON FUNCTION dataflow.started(bigint, uuid) IS 'Records that the job''s own code begins now; false: the attempt is fenced, stop';
 
--- Said a moment later, of many at once; how long ago it was is measured by a clock that nobody turns.
--- Whether it waits is for people; nothing is decided by it.
+-- Whether an attempt waits for a Spark application. Only people see it; nothing is decided by it.
 CREATE OR REPLACE FUNCTION dataflow.waits(attempt bigint, token uuid, applications integer) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -254,8 +243,9 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION dataflow.waits(bigint, uuid, integer) IS
-    'The attempt waits for one of so many Spark applications; NULL: no longer. False: the attempt is fenced, stop';
+    'Records that the attempt waits for one of so many Spark applications; NULL: it waits no longer. False: the attempt is fenced, stop';
 
+-- Daemons report starts a moment later, many at once. They measure the seconds by a monotonic clock.
 CREATE OR REPLACE FUNCTION dataflow.started(attempt bigint, token uuid, seconds double precision) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -267,14 +257,15 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION dataflow.started(bigint, uuid, double precision) IS
-    'The job''s own code began so many seconds ago; false: the attempt is fenced, stop';
+    'Records that the job''s own code began so many seconds ago; false: the attempt is fenced, stop';
 
--- Those of the attempts of which everything could be locked that their end changes. A row that somebody holds is not waited for.
+-- Locks all rows that the end of these attempts changes, and returns the attempts for which that succeeded. It waits for no row.
 CREATE OR REPLACE FUNCTION dataflow._lock_attempts(attempts bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -299,8 +290,8 @@ BEGIN
         SELECT m.attempt FROM mine m WHERE NOT EXISTS (SELECT FROM checked c WHERE c.attempt = m.attempt AND NOT c.is_mine) ORDER BY m.attempt);
 END $$;
 
--- Ends attempts whose daemon is gone, and whose rows are locked. Their runs go back to the queue without spending a try, but one that keeps losing
--- its runner fails.
+-- Ends attempts whose daemon is gone. The caller has locked their rows. Their runs go back to the queue without spending a try; a run
+-- that has lost its runner max_lost times fails.
 CREATE OR REPLACE FUNCTION dataflow._lose(lost bigint[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -312,9 +303,9 @@ BEGIN
             WHEN EXISTS (SELECT FROM dataflow.daemon d WHERE d.daemon = a.daemon AND d.incarnation <> a.incarnation)
             THEN format('daemon %s was restarted; what it ran is lost', a.daemon)
             ELSE format('daemon %s stopped answering; its lease has ended', a.daemon) END
-        -- Between the look and the lock a lease may have been renewed.
+        -- A lease may have been renewed since the attempt was chosen.
         WHERE a.attempt = ANY (_lose.lost) AND a.ended IS NULL AND (a.lease_until IS NULL OR a.lease_until < clock_timestamp());
-    -- One that was restarted is not gone, and what executes runs outside is no daemon.
+    -- Only daemons that are gone: not one that was restarted, and not an executor outside, which is no daemon.
     INSERT INTO dataflow.event (kind, scope, to_status, reason)
     SELECT 'daemon', 'daemon:' || a.daemon, 'GONE', format('%s: it left %s behind', a.daemon, dataflow._counted(count(*), 'attempt'))
     FROM dataflow.attempt a WHERE a.attempt = ANY (_lose.lost) AND a.outcome = 'LOST' AND a.lease_until IS NULL
@@ -333,29 +324,30 @@ BEGIN
         AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid AND s.attempt = a.attempt AND s.status = 'RUNNING';
 END $$;
 
--- Without the claim lock: the lock on the run keeps retake_attempts() out, and the locks on the rows everybody else.
+-- Takes no claim lock: the run lock keeps retake_attempts() out, and the row locks keep out everybody else.
 CREATE OR REPLACE FUNCTION dataflow.rescue() RETURNS TABLE (attempt bigint, jobid text, dataid text, daemon text, tag text)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '100ms'
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    -- As in a claim: while somebody holds an old snapshot, what has ended since stays in the index as dead entries.
+    -- As in a claim: while any transaction holds an old snapshot, attempts that have ended since stay in the index as dead entries.
     oldest bigint := coalesce(nullif(current_setting('dataflow.oldest_running', true), ''), '0')::bigint;
     orphans bigint[];
 BEGIN
     PERFORM dataflow._require_read_committed(), set_config('dataflow.defer', 'on', true);
-    -- An expired lease alone is not enough: a session that still holds the run's lock is alive. An earlier incarnation
-    -- has no lease.
+    -- An expired lease alone is not enough: a session that still holds the run lock is alive. An attempt of an earlier incarnation
+    -- has no lease at all.
     WITH live AS MATERIALIZED (
         SELECT a.attempt, a.jobid, a.dataid, a.daemon, a.incarnation, a.lease_until FROM dataflow.attempt a WHERE a.ended IS NULL AND a.attempt >= oldest
     ), expired AS MATERIALIZED (
         SELECT l.attempt, l.jobid, l.dataid FROM live l
         LEFT JOIN dataflow.daemon d ON d.daemon = l.daemon AND d.incarnation = l.incarnation
-        -- What was begun outside has no daemon, but a lease of its own.
+        -- An attempt that was begun outside has no daemon, but a lease of its own.
         WHERE CASE WHEN l.lease_until IS NOT NULL THEN l.lease_until < clock_timestamp()
             ELSE d.daemon IS NULL OR d.stopped IS NOT NULL OR d.lease_until < clock_timestamp() END
     ), free AS MATERIALIZED (
@@ -368,13 +360,13 @@ BEGIN
     IF orphans IS NULL THEN
         RETURN;
     END IF;
-    -- Whose chunk is in a person's open transaction is lost at the next rescue after it.
+    -- An attempt whose chunk a person's open transaction holds is left for a later rescue.
     orphans := dataflow._lock_attempts(orphans);
     PERFORM dataflow._lose(orphans);
     RETURN QUERY SELECT a.attempt, a.jobid::text, a.dataid::text, a.daemon::text, a.tag FROM dataflow.attempt a WHERE a.attempt = ANY (orphans);
 END $$;
 COMMENT ON FUNCTION dataflow.rescue() IS
-    'Takes back the attempts of daemons whose lease has ended and whose session is gone; returns them. Never looks at run time';
+    'Takes back the attempts of daemons whose lease has ended and whose session is gone; returns them. How long an attempt has run does not matter';
 
 CREATE OR REPLACE FUNCTION dataflow.cancel(jobid text, dataid text, reason text DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -408,4 +400,4 @@ AS $$
     WHERE a.attempt IS NULL OR a.ended IS NOT NULL
 $$;
 COMMENT ON FUNCTION dataflow.cancelled(text, uuid, bigint[]) IS
-    'Which of these attempts are no longer the daemon''s: it must stop them';
+    'Which of these attempts the daemon has lost: it must stop them';

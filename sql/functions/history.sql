@@ -1,4 +1,29 @@
--- The story of a run: what happened to it, what happened around it meanwhile, and for what it waited.
+-- The story of a run: what happened to it, what happened around it at the same time, and what it waited for.
+
+-- The story of a chunk that no job makes: by whom it was registered, held or withdrawn, and what was declared of its dataset meanwhile.
+CREATE OR REPLACE FUNCTION dataflow._chunk_history(of_dataset text, of_dataid text) RETURNS TABLE (
+    at timestamptz, actor text, application text, kind text, datasetid text, attempt bigint, from_status text, to_status text, code text, reason text
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    maker text := (SELECT o.jobid FROM dataflow.job_output o WHERE o.datasetid = _chunk_history.of_dataset);
+    first bigint;
+BEGIN
+    IF maker IS NOT NULL THEN
+        RAISE EXCEPTION '% is a dataset, and job % makes it', _chunk_history.of_dataset, maker USING ERRCODE = 'DF404',
+            HINT = format('dataflowctl history %s %s', maker, _chunk_history.of_dataid);
+    END IF;
+    SELECT min(e.event) INTO first FROM dataflow.event e
+        WHERE e.jobid = '' AND e.dataid = _chunk_history.of_dataid AND e.datasetid = _chunk_history.of_dataset;
+    RETURN QUERY
+    SELECT e.at, e.actor, e.application, e.kind, e.datasetid, e.attempt, e.from_status, e.to_status, e.code, e.reason FROM dataflow.event e
+    WHERE e.jobid = '' AND e.dataid IN ('', _chunk_history.of_dataid) AND e.datasetid = _chunk_history.of_dataset AND e.event >= first
+    ORDER BY e.event;
+END $$;
 
 CREATE OR REPLACE FUNCTION dataflow.history(jobid text, dataid text) RETURNS TABLE (
     at timestamptz, actor text, application text, kind text, datasetid text, attempt bigint, from_status text, to_status text, code text, reason text
@@ -14,38 +39,45 @@ DECLARE
     last bigint;
     used constant text[] := dataflow._used_datasets(ARRAY[history.jobid]);
 BEGIN
+    IF NOT EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = history.jobid) AND EXISTS (SELECT FROM dataflow.dataset d WHERE d.datasetid = history.jobid) THEN
+        RETURN QUERY SELECT * FROM dataflow._chunk_history(history.jobid, history.dataid);
+        RETURN;
+    END IF;
     PERFORM dataflow._known_job(history.jobid);
     SELECT min(e.event), max(e.event) INTO first, last FROM dataflow.event e WHERE e.jobid = history.jobid AND e.dataid = history.dataid;
     IF dataflow._is_open(history.jobid, history.dataid) THEN
         last := 9223372036854775807;
     END IF;
     RETURN QUERY
-    SELECT h.at, h.actor, h.application, h.kind, h.datasetid, h.attempt, h.from_status, h.to_status, h.code, h.reason
-    FROM (
-        SELECT e.event, e.at, e.actor, e.application, e.kind, e.datasetid, e.attempt, e.from_status, e.to_status, e.code, e.reason FROM dataflow.event e WHERE e.jobid = history.jobid AND e.dataid = history.dataid
+    WITH told AS (
+        SELECT e.* FROM dataflow.event e WHERE e.jobid = history.jobid AND e.dataid = history.dataid
         UNION ALL
         -- The job, its limits and pauses, its datasets, and daemons: between the first and the last event of the run.
-        (SELECT e.event, e.at, e.actor, e.application, e.kind, e.datasetid, e.attempt, e.from_status, e.to_status, e.code, e.reason FROM dataflow.event e
+        (SELECT e.* FROM dataflow.event e
          WHERE e.jobid IN ('', history.jobid) AND e.dataid = '' AND e.event BETWEEN first AND last AND (
             e.jobid = history.jobid OR e.kind = 'daemon' OR (e.kind = 'control' AND (starts_with(e.scope, 'daemon:') OR e.scope IN ('global', 'job:' || history.jobid)))
             OR (e.kind IN ('dataset', 'credential') AND (e.datasetid IS NULL OR e.datasetid = ANY (used))))
          ORDER BY e.event DESC LIMIT around_at_most)
         UNION ALL
-        -- The chunks that it reads: by whom each was registered again, held or withdrawn meanwhile.
-        (SELECT e.event, e.at, e.actor, e.application, e.kind, e.datasetid, e.attempt, e.from_status, e.to_status, e.code, e.reason FROM dataflow.attempt a CROSS JOIN LATERAL (SELECT k FROM jsonb_object_keys(a.inputs) AS k LIMIT 100) AS i
+        -- The chunks that the run reads: who registered them again, held them or withdrew them at that time.
+        (SELECT e.* FROM dataflow.attempt a CROSS JOIN LATERAL (SELECT k FROM jsonb_object_keys(a.inputs) AS k LIMIT 100) AS i
          JOIN dataflow.event e ON e.jobid = '' AND e.dataid = split_part(i.k, '/', 2) AND e.datasetid = split_part(i.k, '/', 1) AND e.kind = 'status'
          WHERE a.attempt = (SELECT b.attempt FROM dataflow.attempt b WHERE b.jobid = history.jobid AND b.dataid = history.dataid ORDER BY b.number DESC LIMIT 1)
             AND e.event BETWEEN first AND last
          LIMIT around_at_most)
+    )
+    SELECT h.at, h.actor, h.application, h.kind, h.datasetid, h.attempt, h.from_status, h.to_status, h.code, h.reason
+    FROM (
+        SELECT t.event, t.at, t.actor, t.application, t.kind, t.datasetid, t.attempt, t.from_status, t.to_status, t.code, t.reason FROM told t
         UNION ALL
         SELECT NULL, w.at, '', '', 'waited', NULL, w.attempt, NULL, NULL, w.code, w.reason FROM dataflow._waits_of(history.jobid, history.dataid) AS w
-    ) AS h (event, at, actor, application, kind, datasetid, attempt, from_status, to_status, code, reason)
+    ) AS h
     ORDER BY h.at, h.event NULLS LAST;
 END $$;
 COMMENT ON FUNCTION dataflow.history(text, text) IS
-    'The story of a run in order: every transition, every change of what it waited for, what happened around it meanwhile (limits, pauses, daemons, what was declared), and of each attempt for what it waited (kind waited)';
+    'The story of a run, or of a chunk of a dataset that no job makes, in order: every transition, every change of what it waited for, what happened around it at the same time (limits, pauses, daemons, declarations), and what each attempt waited for (kind waited)';
 
--- Whether something may still happen to the run: then what happens around it now belongs to its story.
+-- Whether the run is queued or running. Then events of now belong to its story, too.
 CREATE OR REPLACE FUNCTION dataflow._is_open(jobid text, dataid text) RETURNS boolean
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -57,7 +89,7 @@ BEGIN
         OR EXISTS (SELECT FROM dataflow.attempt a WHERE a.jobid = _is_open.jobid AND a.dataid = _is_open.dataid AND a.ended IS NULL);
 END $$;
 
--- The limit of a scope at a moment, and whether it was paused: what the last change before it says, or else what the first one after it replaced.
+-- The limit of a scope at a moment, and whether it was paused: as the last change before the moment says, else as it was before the first change after it.
 CREATE OR REPLACE FUNCTION dataflow._limit_at(scope text, moment timestamptz, OUT concurrency integer, OUT paused boolean)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -79,7 +111,7 @@ BEGIN
     END IF;
 END $$;
 
--- For what each attempt of a run waited: in the queue, and from its claim until its code began. Shorter waits than a second are not told.
+-- What each attempt of a run waited for: in the queue, and from its claim until its code began. Waits shorter than a second are left out.
 CREATE OR REPLACE FUNCTION dataflow._waits_of(jobid text, dataid text) RETURNS TABLE (attempt bigint, at timestamptz, code text, reason text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -107,11 +139,11 @@ BEGIN
     FOR a IN SELECT x.* FROM dataflow.attempt x WHERE x.jobid = _waits_of.jobid AND x.dataid = _waits_of.dataid ORDER BY x.number LOOP
         SELECT e.at INTO since FROM dataflow.event e
             WHERE e.jobid = _waits_of.jobid AND e.dataid = _waits_of.dataid AND e.kind = 'queued' AND e.at <= a.claimed ORDER BY e.at DESC, e.event DESC LIMIT 1;
-        -- A retry waits for its time first, and for a place from then on.
+        -- A retry waits until it is due; only after that does it wait for a place.
         since := greatest(since, (SELECT b.retry_at FROM dataflow.attempt b WHERE b.jobid = a.jobid AND b.dataid = a.dataid AND b.number = a.number - 1 AND b.retry_at <= a.claimed));
         IF a.claimed - since >= worth_telling THEN
             middle := since + (a.claimed - since) / 2;
-            -- Attempts are numbered in the order of their claims: the latest before it are looked at.
+            -- Attempts are numbered in the order of their claims, so the last ones before this attempt are read.
             SELECT count(*) FILTER (WHERE o.was_running), count(*) FILTER (WHERE o.was_running AND o.jobid = a.jobid), count(*) FILTER (WHERE o.was_running AND o.daemon = a.daemon),
                 count(*) FILTER (WHERE o.jobid = a.jobid AND o.claimed >= since)
             INTO running, of_job, of_daemon, overtaken FROM (
@@ -122,7 +154,7 @@ BEGIN
             SELECT l.* INTO own FROM dataflow._limit_at('job:' || a.jobid, middle) AS l;
             SELECT l.* INTO here FROM dataflow._limit_at('daemon:' || a.daemon, middle) AS l;
             job_limit := coalesce(own.concurrency, (SELECT j.max_running FROM dataflow.job j WHERE j.jobid = a.jobid));
-            -- A daemon that was there and had not stopped by then.
+            -- Whether any daemon was running at that moment.
             SELECT bool_or(d.state IN ('STARTED', 'RELOADED')) INTO alive FROM (
                 SELECT DISTINCT ON (e.scope) e.to_status AS state FROM dataflow.event e
                 WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'daemon' AND e.to_status NOT IN ('RESTORED', 'ENDED') AND e.at <= middle

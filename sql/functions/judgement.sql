@@ -1,6 +1,6 @@
--- The declared checks of what comes from outside. The first attempt that reads a version on Spark judges it before the job's code
--- begins. What fails is no longer validated: it is the fourth question of every job that reads it, until a new version is
--- registered or a person vouches for it.
+-- The declared checks of chunks that come from outside. The first attempt that reads a version on Spark checks it before the job's code
+-- begins. A version that fails is no longer validated: question 4 keeps every job from reading it, until somebody registers a new version
+-- or vouches for this one.
 
 CREATE OR REPLACE FUNCTION dataflow._note_judged(results jsonb, accepted bigint[]) RETURNS void
 LANGUAGE plpgsql
@@ -14,7 +14,7 @@ DECLARE
     failed_versions integer[];
     failed_reasons text[];
 BEGIN
-    -- What a person has vouched for, or another attempt has judged first, stays as it is.
+    -- A version that a person has vouched for, or that another attempt has judged first, is left as it is.
     WITH told AS (
         SELECT DISTINCT ON (k.dataset, k.dataid) k.dataset, k.dataid, k.passed, k.said, a.attempt, a.daemon, (a.inputs ->> (k.dataset || '/' || k.dataid))::integer AS version
         FROM jsonb_to_recordset(results) AS r (attempt bigint, judged jsonb)
@@ -34,7 +34,7 @@ BEGIN
     IF failed_datasets IS NULL THEN
         RETURN;
     END IF;
-    -- A row that somebody holds is not waited for: the next attempt reads in its order that the version has failed.
+    -- This waits for no row: the next attempt reads in its work order that the version has failed.
     UPDATE dataflow.datastatus s SET validated = false, reason = k.reason, modified = now()
     FROM (
         SELECT x.datasetid, x.dataid, x.jobid, x.run, f.reason
@@ -48,7 +48,7 @@ BEGIN
     WHERE s.datasetid = k.datasetid AND s.dataid = k.dataid AND s.locktype = 'OUT' AND s.jobid = k.jobid AND s.run = k.run;
 END $$;
 
--- A person vouches for the version that has failed. What was not judged yet is judged all the same.
+-- A person vouches for a version that has failed its checks. A version that was not checked yet is still checked.
 CREATE OR REPLACE FUNCTION dataflow._note_vouched(datasetid text, dataid text) RETURNS void
 LANGUAGE sql
 SET search_path = pg_catalog, pg_temp

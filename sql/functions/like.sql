@@ -1,10 +1,10 @@
 -- Jobs that run the code of another one, over a source, with parameters and a description of their own.
 --
--- Such a job is stored as a flow of its own, job:<name>, that no file declares: what apply_flow checks, locks and looks at again
--- holds for it too, and `apply --prune` of a file does not retire it. Everything but what was given at its creation comes from the
--- other job, and follows it: when a file changes that one, _write_likes writes these anew in the same transaction.
+-- Such a job is stored as a flow of its own, job:<name>, that no file declares. So apply_flow() checks, locks and judges it like any
+-- other, and `apply --prune` of a file does not retire it. All that was not given at its creation comes from the other job (its base). When
+-- a file changes the base, _write_likes() writes the jobs that share its code anew in the same transaction.
 
--- The job whose code a job runs: its own as a rule.
+-- The job whose code a job runs: usually the job itself.
 CREATE OR REPLACE FUNCTION dataflow._code_of(jobid text) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -14,9 +14,9 @@ CREATE OR REPLACE FUNCTION dataflow.code_of(jobid text) RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT dataflow._code_of(jobid) $$;
-COMMENT ON FUNCTION dataflow.code_of(text) IS 'The job whose code a job runs: another one where it was created like that, else itself';
+COMMENT ON FUNCTION dataflow.code_of(text) IS 'The job whose code a job runs: the job that it was created like, else the job itself';
 
--- What it reads, by the name in the code: the dataset, and how it is mapped.
+-- What the job reads: for each name in the code the dataset, and its mapping.
 CREATE OR REPLACE FUNCTION dataflow._like_inputs(jobid text) RETURNS TABLE (role text, datasetid text, mapping jsonb)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -27,7 +27,7 @@ AS $$
     WHERE l.jobid = _like_inputs.jobid
 $$;
 
--- A dataset that is made for the job stands beside the other's and is like that in everything else.
+-- A dataset that is made for the job lies beside that of the base, and is declared like it in everything else.
 CREATE OR REPLACE FUNCTION dataflow._like_outputs(jobid text) RETURNS TABLE (role text, datasetid text, made jsonb)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -49,7 +49,7 @@ AS $$
     FROM dataflow.job_like l JOIN dataflow.job b ON b.jobid = l.base WHERE l.jobid = _like_config.jobid
 $$;
 
--- As apply_flow takes it.
+-- The document that apply_flow() takes.
 CREATE OR REPLACE FUNCTION dataflow._like_document(jobid text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -64,7 +64,7 @@ AS $$
     FROM dataflow.job_like l JOIN dataflow.job b ON b.jobid = l.base WHERE l.jobid = _like_document.jobid
 $$;
 
--- Refuses what the other job, as it is now, cannot be given. It may have changed since the job was created.
+-- Refuses sources, outputs and parameters that the base does not have. The base may have changed since the job was created.
 CREATE OR REPLACE FUNCTION dataflow._require_like(jobid text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -93,7 +93,7 @@ BEGIN
                 JOIN dataflow._like_inputs(l.jobid) AS i USING (datasetid) LIMIT 1;
         END IF;
         IF fault IS NULL THEN
-            -- Rows of two jobs in one table, and files of two below one place with a name for each chunk, could not be told apart.
+            -- Nobody could tell apart the rows of two jobs in one table, or their files below one location with {dataid} in it.
             SELECT o.role, format('needs an output of its own for %s, which %s', o.role, CASE WHEN length(o.datasetid) > 63 THEN 'would have a name of more than 63 characters'
                     WHEN d.location IS NULL THEN 'is no directory of files' ELSE 'has a place for each chunk' END)
             INTO needed, fault
@@ -109,7 +109,7 @@ BEGIN
     END IF;
 END $$;
 
--- By which names the code knows what the job reads and writes.
+-- The names by which the code knows the datasets of the job.
 CREATE OR REPLACE FUNCTION dataflow._write_roles(jobid text) RETURNS void
 LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
@@ -120,7 +120,7 @@ AS $$
         WHERE o.jobid = _write_roles.jobid AND o.datasetid = k.datasetid AND o.role IS DISTINCT FROM nullif(k.role, k.datasetid);
 $$;
 
--- The jobs that run the code of those that a flow has just changed.
+-- Writes the jobs anew that run the code of jobs which a flow has just changed.
 CREATE OR REPLACE FUNCTION dataflow._write_likes(changed text[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -136,7 +136,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Which code and configuration they run with is told of the other job alone.
+-- Daemons report the code and configuration of the base alone; the jobs that share its code get the same.
 CREATE OR REPLACE FUNCTION dataflow._tell_likes(base text) RETURNS void
 LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
@@ -164,7 +164,7 @@ DECLARE
     wrong record;
 BEGIN
     PERFORM dataflow._require_read_committed();
-    -- What the other job is like must not change before this one is written.
+    -- The base must not change before the new job is written.
     PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.apply', 0));
     IF NOT dataflow._is_name(create_job_like.jobid) THEN
         RAISE EXCEPTION 'not a name: %', quote_nullable(left(jobid, 80)) USING ERRCODE = 'DF400',
@@ -181,7 +181,7 @@ BEGIN
     given_sources := dataflow._named_roles(create_job_like.base, 'input', coalesce(create_job_like.sources, '{}'));
     given_outputs := dataflow._named_roles(create_job_like.base, 'output', coalesce(create_job_like.outputs, '{}'));
     IF create_job_like.partitioning IS NOT NULL AND given_sources = '{}' THEN
-        -- The same source, but one partitioning of it.
+        -- The source of the base, but only one partitioning of it.
         given_sources := dataflow._named_roles(create_job_like.base, 'input', jsonb_build_object('', dataflow._only_role(create_job_like.base, 'input')));
     END IF;
     SELECT g.key AS role, g.value AS datasetid INTO wrong FROM jsonb_each_text(given_sources) AS g
@@ -197,7 +197,7 @@ BEGIN
         RAISE EXCEPTION 'dataset % is made by job %', wrong.datasetid, wrong.producer USING ERRCODE = 'DF409',
             HINT = 'a dataset has one producer; name another, or none, and one is made';
     END IF;
-    -- The job's row comes first; apply_flow finds it retired and writes the rest.
+    -- job_like refers to the job's row, so the row is written first, as retired; apply_flow() then writes the rest.
     INSERT INTO dataflow.job AS j (jobid, flow, kind, code_hash, retired)
         SELECT create_job_like.jobid, 'job:' || create_job_like.jobid, b.kind, b.code_hash, now() FROM dataflow.job b WHERE b.jobid = create_job_like.base
         ON CONFLICT ON CONSTRAINT job_pkey DO UPDATE SET code_hash = excluded.code_hash, flow = excluded.flow;
@@ -224,7 +224,7 @@ AS $$
     ORDER BY 1
 $$;
 
--- The input that a person means who names none: the only one that is no reference.
+-- The input that is meant if no input is named: the only one that is not a reference.
 CREATE OR REPLACE FUNCTION dataflow._only_role(jobid text, what text) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -242,7 +242,7 @@ BEGIN
     RETURN found_roles[1];
 END $$;
 
--- {role: dataset}, where the role "" stands for the only one.
+-- {role: dataset}; the role "" means the only one.
 CREATE OR REPLACE FUNCTION dataflow._named_roles(jobid text, what text, given jsonb) RETURNS jsonb
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -281,7 +281,7 @@ BEGIN
         RAISE EXCEPTION 'job % was not created like another: its flow declares it', jobid USING ERRCODE = 'DF409',
             HINT = format('remove it from flow %s and apply that with --prune', (SELECT j.flow FROM dataflow.job j WHERE j.jobid = drop_job.jobid));
     END IF;
-    -- From here on no claim takes a run of it.
+    -- From here on no claim takes a run of the job.
     PERFORM FROM dataflow.job j WHERE j.jobid = drop_job.jobid FOR UPDATE;
     IF EXISTS (SELECT FROM dataflow.attempt a WHERE a.jobid = drop_job.jobid AND a.ended IS NULL) THEN
         RAISE EXCEPTION 'job % is running', jobid USING ERRCODE = 'DF409', HINT = format('wait for it, or: dataflowctl cancel %s', jobid);

@@ -4,7 +4,7 @@ CREATE OR REPLACE VIEW dataflow.jobs AS
 SELECT j.jobid::text, j.flow, j.kind, j.description,
     ARRAY(SELECT i.datasetid::text || CASE i.kind WHEN 'identity' THEN '' WHEN 'partitioning' THEN format(' (%s)', i.mapping ->> 'name') ELSE ' (' || i.kind || ')' END FROM dataflow.job_input i WHERE i.jobid = j.jobid ORDER BY i.datasetid) AS inputs,
     ARRAY(SELECT o.datasetid::text FROM dataflow.job_output o WHERE o.jobid = j.jobid ORDER BY o.datasetid) AS outputs,
-    coalesce(c.concurrency, j.max_running) AS max_running, j.max_attempts, extract(epoch FROM j.retry_delay)::double precision AS retry_delay_seconds,
+    dataflow._limit_of(j, c) AS max_running, j.max_attempts, extract(epoch FROM j.retry_delay)::double precision AS retry_delay_seconds,
     extract(epoch FROM j.timeout)::double precision AS timeout_seconds, j.priority, j.strict_order, coalesce(c.paused, false) AS paused,
     j.params, j.code_hash, j.config_hash, j.created, j.modified, j.retired, l.base::text AS like_job
 FROM dataflow.job j LEFT JOIN dataflow.control c ON c.scope = 'job:' || j.jobid LEFT JOIN dataflow.job_like l ON l.jobid = j.jobid;
@@ -44,7 +44,7 @@ DECLARE
     from_key text;
     to_key text;
     plain constant boolean := NOT only_stale AND sort = 'dataid';
-    -- Mostly nobody forces anything, and no input has to be looked at.
+    -- Usually no attempt was forced, and the inputs need not be looked at.
     has_forced constant boolean := EXISTS (SELECT FROM dataflow.attempt a WHERE a.forced);
 BEGIN
     PERFORM dataflow._known_dataset(chunks.datasetid);
@@ -57,7 +57,7 @@ BEGIN
     to_key := dataflow._ordered(dataset_ordering, last);
     RETURN QUERY
     WITH page AS MATERIALIZED (
-        -- The index gives the order of dataids; every other order has to see them all.
+        -- The index gives the order of dataids. Every other order has to read all chunks.
         (SELECT s.* FROM dataflow.datastatus s
         WHERE plain AND NOT descending AND s.datasetid || '' = chunks.datasetid AND s.locktype = 'OUT' AND s.sortkey >= from_key
             AND (to_key IS NULL OR s.sortkey <= to_key) AND (statuses IS NULL OR s.status = ANY (wanted)) AND (pattern IS NULL OR dataflow.matches(s.dataid, pattern))
@@ -98,6 +98,15 @@ END $$;
 COMMENT ON FUNCTION dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer) IS
     'Chunks of a dataset with status, producer, size, version and what made them; first and last bound the dataids in the dataset''s order. SELECT * FROM dataflow.chunks(''orders'', ''{FAILED}'')';
 
+-- The letter of a chunk in a heat map.
+CREATE OR REPLACE FUNCTION dataflow._letter(status text, validated boolean, is_stale boolean) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$
+    SELECT CASE status WHEN 'READY' THEN CASE WHEN NOT validated THEN '?' WHEN is_stale THEN '~' ELSE '.' END
+        WHEN 'RUNNING' THEN 'R' WHEN 'FAILED' THEN 'F' WHEN 'RESUBMIT' THEN 's' ELSE 'H' END
+$$;
+
+-- Release 0.1 shows this map, and the demo reads it; `dataflowctl chunks --map` uses chunk_grid().
 CREATE OR REPLACE FUNCTION dataflow.chunk_map(datasetid text, width integer DEFAULT 60, low text DEFAULT NULL, high text DEFAULT NULL) RETURNS TABLE (
     first text, last text, map text
 )
@@ -119,15 +128,14 @@ BEGIN
             AND (high IS NULL OR s.sortkey <= dataflow._ordered(dataset_ordering, high))
     )
     SELECT (array_agg(n.dataid::text ORDER BY n.place))[1], (array_agg(n.dataid::text ORDER BY n.place DESC))[1],
-        string_agg(CASE n.status WHEN 'READY' THEN CASE WHEN n.validated THEN '.' ELSE '?' END WHEN 'RUNNING' THEN 'R' WHEN 'FAILED' THEN 'F'
-            WHEN 'RESUBMIT' THEN 's' ELSE 'H' END, '' ORDER BY n.place)
+        string_agg(dataflow._letter(n.status, n.validated, false), '' ORDER BY n.place)
     FROM numbered n GROUP BY n.place / greatest(width, 1) ORDER BY n.place / greatest(width, 1);
 END $$;
 COMMENT ON FUNCTION dataflow.chunk_map(text, integer, text, text) IS
     'A heat map of a dataset, one character a chunk in the order of its dataids: . READY, ? not validated, R RUNNING, F FAILED, s RESUBMIT, H held';
 
--- The map as a person reads it: a row is a period of time, or a range of numbers, and what is missing in it is seen. By the form of the dataids
--- alone, so that a day which does not exist has its place, too.
+-- Each line is a period of time or a range of numbers, so that a person sees what is missing. The form of the dataids alone decides which;
+-- a day that does not exist in the calendar has its place, too.
 CREATE OR REPLACE FUNCTION dataflow.chunk_grid(datasetid text, width integer DEFAULT 60, low text DEFAULT NULL, high text DEFAULT NULL) RETURNS TABLE (
     kind text, label text, first text, last text, map text
 )
@@ -138,7 +146,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     wide constant integer := greatest(width, 1);
-    -- To tell whether a chunk is stale costs more than all the rest.
+    -- Finding out which chunks are stale costs more than everything else here.
     most_judged constant integer := 100000;
     from_key text;
     to_key text;
@@ -165,9 +173,8 @@ BEGIN
         SELECT t.dataid FROM dataflow.stale t WHERE t.datasetid = chunk_grid.datasetid AND chunks <= most_judged
     ), placed AS MATERIALIZED (
         SELECT c.dataid, c.place, c.letter, p.line, p.spot FROM (
-            SELECT s.dataid::text, row_number() OVER (ORDER BY s.sortkey) - 1 AS place, CASE s.status
-                WHEN 'READY' THEN CASE WHEN NOT s.validated THEN '?' WHEN s.dataid IN (SELECT t.dataid FROM stale t) THEN '~' ELSE '.' END
-                WHEN 'RUNNING' THEN 'R' WHEN 'FAILED' THEN 'F' WHEN 'RESUBMIT' THEN 's' ELSE 'H' END AS letter
+            SELECT s.dataid::text, row_number() OVER (ORDER BY s.sortkey) - 1 AS place,
+                dataflow._letter(s.status, s.validated, s.dataid IN (SELECT t.dataid FROM stale t)) AS letter
             FROM dataflow.datastatus s
             WHERE s.datasetid || '' = chunk_grid.datasetid AND s.locktype = 'OUT' AND s.sortkey >= from_key AND (to_key IS NULL OR s.sortkey <= to_key)
         ) AS c
@@ -190,7 +197,7 @@ BEGIN
         SELECT min(p.line) AS line, max(p.line) AS last_line, min(ARRAY[p.line, p.spot]) AS first, max(ARRAY[p.line, p.spot]) AS last, count(DISTINCT p.line) AS lines
         FROM placed p
     ), lines AS MATERIALIZED (
-        -- Lines of which everything is missing are shown, unless there are far more of them than others.
+        -- Empty lines are shown, unless there are far more of them than others.
         SELECT n AS line FROM ends e, generate_series(e.line, e.last_line) AS n WHERE e.last_line - e.line < 3 * e.lines + 24
         UNION
         SELECT p.line FROM placed p
@@ -217,7 +224,7 @@ BEGIN
     GROUP BY n.line, n.label ORDER BY n.line;
 END $$;
 COMMENT ON FUNCTION dataflow.chunk_grid(text, integer, text, text) IS
-    'A heat map of a dataset whose lines are months of days, days of hours, years of weeks or months, or ranges of numbers: . READY, ~ stale, ? not validated, R RUNNING, F FAILED, s RESUBMIT, H held, _ missing between the first and the last. Of more than 100000 chunks it is not asked which are stale';
+    'A heat map of a dataset whose lines are months of days, days of hours, years of weeks or months, or ranges of numbers: . READY, ~ stale, ? not validated, R RUNNING, F FAILED, s RESUBMIT, H held, _ missing between the first and the last. If there are more than 100000 chunks, none is shown as stale';
 
 DROP FUNCTION IF EXISTS dataflow.runs(text, boolean, timestamptz, integer);
 CREATE OR REPLACE FUNCTION dataflow.runs(job text DEFAULT NULL, only_failed boolean DEFAULT false, since timestamptz DEFAULT NULL, at_most integer DEFAULT 50) RETURNS TABLE (
@@ -243,7 +250,7 @@ BEGIN
         AND NOT EXISTS (SELECT FROM dataflow.attempt b WHERE b.jobid = a.jobid AND b.dataid = a.dataid AND b.number = a.number + 1)
     ORDER BY a.attempt DESC LIMIT at_most;
 END $$;
-COMMENT ON FUNCTION dataflow.runs(text, boolean, timestamptz, integer) IS 'Recent runs, each by its last attempt, newest first. One that has not begun because all Spark applications are in use is WAITS_FOR_SPARK, and error says who uses them';
+COMMENT ON FUNCTION dataflow.runs(text, boolean, timestamptz, integer) IS 'Recent runs, each by its last attempt, newest first. A run that has not begun because all Spark applications are in use is WAITS_FOR_SPARK, and error names the runs that use them';
 
 DROP FUNCTION IF EXISTS dataflow.attempts(text, text);
 CREATE OR REPLACE FUNCTION dataflow.attempts(jobid text, dataid text) RETURNS TABLE (
@@ -276,8 +283,8 @@ CREATE OR REPLACE FUNCTION dataflow._attempt_status(a dataflow.attempt) RETURNS 
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT coalesce(a.outcome, CASE WHEN a.waits IS NULL THEN 'RUNNING' ELSE 'WAITS_FOR_SPARK' END) $$;
 
--- What a claimed attempt waits for, and who has it; NULL: it does not wait. Its daemon says within two seconds that it waits: a younger
--- attempt without a word is not counted among those that have an application.
+-- What a claimed attempt waits for, and which runs have it; NULL: it does not wait. A daemon reports a wait within two seconds, so an
+-- attempt that is younger than three seconds and has not started is not counted as having an application.
 CREATE OR REPLACE FUNCTION dataflow._waits_for(attempt bigint) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp

@@ -26,9 +26,9 @@ BEGIN
     WHERE d.datasetid = data_location.datasetid;
 END $$;
 COMMENT ON FUNCTION dataflow.data_location(text, text) IS
-    'Where a chunk is, with all that is needed to reach it: the published version''s location, or the place where the dataset says it would be';
+    'Where a chunk lies, with all that is needed to reach it: the location of the published version, else the location that the dataset declares';
 
--- Where a chunk without a manifest is. What a job makes lies beside its other attempts, so that the location alone would be all of them.
+-- Where a chunk without a manifest lies. Below the location of a job's output lie the directories of all chunks, so the chunk's own is added.
 CREATE OR REPLACE FUNCTION dataflow._chunk_location(d dataflow.dataset, dataid text) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -37,8 +37,9 @@ AS $$
         THEN rtrim(d.location, '/') || '/dataid=' || dataid ELSE replace(d.location, '{dataid}', dataid) END
 $$;
 
--- For whoever reads a whole dataset from outside: one statement sees one moment, and gc keeps what it named for gc_retention. A chunk that
--- is being made again, or whose next version failed, is what it was; an operator's hand takes it away.
+-- For programs that read a whole dataset from outside. One statement sees one moment, and gc keeps the versions that it names for
+-- gc_retention. While a chunk is being made again, or after its next version has failed, the view shows the version before; a held chunk
+-- is not shown.
 CREATE OR REPLACE VIEW dataflow.published AS
 SELECT s.datasetid::text, s.dataid::text, coalesce(m.version, s.version) AS version, d.format, coalesce(m.location, dataflow._chunk_location(d, s.dataid)) AS location,
     m.rows, m.bytes, m.columns, m.published, s.status
@@ -47,10 +48,10 @@ JOIN dataflow.dataset d ON d.datasetid = s.datasetid
 LEFT JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
 WHERE s.locktype = 'OUT' AND (s.status = 'READY'
     OR (m.collected IS NULL AND m.version IS NOT NULL AND s.status NOT IN ('HOLD', 'PENDING') AND s.manifest IS DISTINCT FROM s.rejected));
-COMMENT ON COLUMN dataflow.published.status IS 'READY; or what becomes of the next version: RESUBMIT, RUNNING, FAILED. Held chunks, and versions that were set to FAILED by hand, have no row';
+COMMENT ON COLUMN dataflow.published.status IS 'READY; or the status of the next version: RESUBMIT, RUNNING, FAILED. Held chunks, and versions that were set to FAILED by hand, have no row';
 COMMENT ON VIEW dataflow.published IS
     'The published version of every chunk that has one, for readers from outside: SELECT location FROM dataflow.published WHERE datasetid = ''orders''';
-COMMENT ON COLUMN dataflow.published.location IS 'Directory, file or table of the published version; what came from outside is where its dataset says';
+COMMENT ON COLUMN dataflow.published.location IS 'Directory, file or table of the published version; for a chunk from outside, the location that its dataset declares';
 
 CREATE OR REPLACE FUNCTION dataflow.next_inputs(jobid text) RETURNS TABLE (
     run text, datasetid text, dataid text, status text, version integer, format text, location text, files jsonb, rows bigint, bytes bigint,
@@ -75,7 +76,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.next_inputs(text) IS
     'The input chunks of the run that a job would do next: neither processed nor being processed, with all that is needed to read them';
 
--- Where a chunk is, in words: a path, or a table. dataid NULL: the dataset as a whole, as it is declared.
+-- Where a chunk lies, in words: a path, or a table. dataid NULL: the dataset as a whole, as it is declared.
 CREATE OR REPLACE FUNCTION dataflow._place(d dataflow.dataset, dataid text) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -88,7 +89,7 @@ BEGIN
             ' on ' || nullif(concat_ws('/', d.hostname || coalesce(':' || d.port, ''), d.database), '')) END;
 END $$;
 
--- Below which directory attempts write. A fixed path stands where their directories would.
+-- The directory below which attempts write. With publish = "rename" the location itself holds the fixed paths.
 CREATE OR REPLACE FUNCTION dataflow._written_to(d dataflow.dataset) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -108,4 +109,4 @@ AS $$
     LIMIT at_most
 $$;
 COMMENT ON FUNCTION dataflow.fixed_paths(text, text, integer) IS
-    'Chunks that are published at a fixed path, location/dataid=<id>, and the directory that each has to lead to; a page at a time';
+    'Chunks that are published at a fixed path, location/dataid=<id>, and the directory that each path has to point to; a page at a time';

@@ -1,10 +1,10 @@
--- Which input chunks make an output chunk. required_inputs and its inverse affected_runs are the only two places
--- that know; everything else here serves them.
+-- Which input chunks make an output chunk. Only required_inputs() and its inverse affected_runs() know; all other functions here
+-- serve these two.
 --
 -- Periods have one spelling each: hour 2026-01-31T05 (UTC), day 2026-01-31, week 2026-W05 (ISO), month 2026-01,
 -- year 2026. Numbers are written without leading zeros. Any other spelling maps to nothing.
 
--- The first moment at which a zone's clocks show this time: where they are put back over midnight, a day begins at the first of two.
+-- The first moment at which the clocks of a zone show this time. Where clocks are put back over midnight, the day begins at the first midnight.
 CREATE OR REPLACE FUNCTION dataflow._first_moment(local timestamp, zone text) RETURNS timestamptz
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 AS $$
@@ -82,7 +82,7 @@ LANGUAGE sql STABLE STRICT PARALLEL SAFE
 AS $$
     SELECT CASE unit
         WHEN 'hour' THEN start + make_interval(hours => periods)
-        -- Where midnight is skipped, a day starts at one o'clock, and the next at midnight all the same.
+        -- Where clocks skip midnight, that day starts at one o'clock; the next day starts at midnight again.
         ELSE dataflow._first_moment(date_trunc(unit, start AT TIME ZONE zone) + CASE unit
             WHEN 'day' THEN make_interval(days => periods)
             WHEN 'week' THEN make_interval(weeks => periods)
@@ -92,9 +92,9 @@ AS $$
     END
 $$;
 COMMENT ON FUNCTION dataflow.period_add(text, timestamptz, integer, text) IS
-    'The start of the period that lies so many periods later: days of 23 and 25 hours are days';
+    'The start of the period so many periods later; a day of 23 or 25 hours counts as a day';
 
--- When the period that a dataid names begins; NULL where it names none. Four digits may be a year or a number, and are neither here.
+-- When the period that a dataid names begins; NULL: it names none. Four digits could be a year or a number, so they count as neither.
 CREATE OR REPLACE FUNCTION dataflow._moment(dataid text) RETURNS timestamptz
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 AS $$
@@ -102,7 +102,7 @@ AS $$
         dataflow.period_start('week', dataid, 'UTC'), dataflow.period_start('month', dataid, 'UTC'))
 $$;
 
--- Whether a dataid is one that a dataset of this ordering may have.
+-- Whether a dataset of this ordering may have this dataid.
 CREATE OR REPLACE FUNCTION dataflow._fits_ordering(ordering text, dataid text) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$
@@ -117,7 +117,7 @@ CREATE OR REPLACE FUNCTION dataflow._number(dataid text) RETURNS bigint
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 AS $$ SELECT CASE WHEN dataid ~ '^(0|[1-9][0-9]{0,17})$' THEN dataid::bigint END $$;
 
--- The dataid that lies so many units later; NULL where there is none.
+-- The dataid so many units later; NULL: there is none.
 CREATE OR REPLACE FUNCTION dataflow._shifted(unit text, dataid text, units integer) RETURNS text
 LANGUAGE sql STABLE STRICT PARALLEL SAFE
 AS $$
@@ -125,8 +125,8 @@ AS $$
         WHEN unit = 'number' THEN
             (SELECT dataflow._number((number + units)::text)::text FROM dataflow._number(dataid) AS number)
         ELSE
-            -- Before the year 1 and after 9999 there are no dataids, only texts that look like one or lead nowhere. What lies farther
-            -- away is not computed: the server has no such moments.
+            -- There are no dataids before the year 1 or after 9999. Moments far beyond are not computed: the server cannot
+            -- represent them.
             (SELECT shifted FROM dataflow.period_add(unit, dataflow.period_start(unit, dataid, 'UTC'), units, 'UTC') AS moment,
                 dataflow.period_id(unit, moment, 'UTC') AS shifted
             WHERE dataflow.period_start(unit, shifted, 'UTC') = moment)
@@ -186,7 +186,7 @@ END $$;
 CREATE OR REPLACE FUNCTION dataflow._moments(unit text, first timestamptz, until timestamptz, zone text) RETURNS SETOF timestamptz
 LANGUAGE sql STABLE STRICT
 AS $$
-    -- Hours are counted in UTC, whatever the session's time zone: some zones are half an hour off.
+    -- Hours are counted in UTC: in the session's time zone they might begin at half past.
     SELECT moment FROM generate_series(
         date_trunc('hour', first + interval '1 hour' - interval '1 microsecond', 'UTC'), until, interval '1 hour') AS moment
     WHERE unit = 'hour' AND moment < until
@@ -216,11 +216,11 @@ BEGIN
             WHERE b.datasetid = _mapped_runs.datasetid AND b.dataid = _mapped_runs.dataid AND b.partitioning = mapping ->> 'name';
     WHEN 'fixed' THEN
         IF dataid = mapping ->> 'dataid' THEN
-            -- Every known run: those that another input leads to.
+            -- A reference affects every known run: those that another input of the job leads to.
             SELECT i.datasetid, i.mapping, i.kind INTO driver FROM dataflow.job_input i
                 WHERE i.jobid = _mapped_runs.jobid AND i.kind <> 'fixed' ORDER BY i.datasetid LIMIT 1;
             IF driver.kind IS NULL THEN
-                -- A job that reads only references runs on what a person has named.
+                -- A job that reads only references runs on the dataids that a person has named.
                 RETURN QUERY SELECT DISTINCT s.dataid::text FROM dataflow.job_output o
                     JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT' WHERE o.jobid = _mapped_runs.jobid;
                 RETURN;
@@ -256,7 +256,7 @@ BEGIN
     END CASE;
 END $$;
 
--- One row an input chunk; dataid is NULL where a mapping leads to nothing, which makes the run impossible.
+-- One row for each input chunk. dataid NULL: the mapping leads to no chunk, so the run is impossible.
 CREATE OR REPLACE FUNCTION dataflow._inputs(jobid text, dataid text) RETURNS TABLE (datasetid text, dataid text)
 LANGUAGE sql STABLE
 AS $$
@@ -266,6 +266,17 @@ AS $$
     SELECT i.datasetid, mapped FROM dataflow.job_input i
     LEFT JOIN LATERAL dataflow._mapped_inputs(i.mapping, i.datasetid, _inputs.dataid) AS mapped ON true
     WHERE i.jobid = _inputs.jobid AND i.kind <> 'identity'
+$$;
+
+-- The same for a caller that asks for many runs of a job, and has looked up once which inputs map by identity and whether others map otherwise.
+CREATE OR REPLACE FUNCTION dataflow._known_inputs(jobid text, dataid text, same_inputs text[], has_mappings boolean) RETURNS TABLE (datasetid text, dataid text)
+LANGUAGE sql STABLE
+AS $$
+    SELECT unnest(same_inputs), _known_inputs.dataid
+    UNION ALL
+    SELECT i.datasetid, mapped FROM dataflow.job_input i
+    LEFT JOIN LATERAL dataflow._mapped_inputs(i.mapping, i.datasetid, _known_inputs.dataid) AS mapped ON true
+    WHERE has_mappings AND i.jobid = _known_inputs.jobid AND i.kind <> 'identity'
 $$;
 
 CREATE OR REPLACE FUNCTION dataflow.required_inputs(jobid text, dataid text) RETURNS TABLE (datasetid text, dataid text)
@@ -302,7 +313,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.output_dataid(text, text, text) IS
     'The dataids that a job makes out of one input chunk';
 
--- Refuses a mapping that required_inputs and affected_runs could not follow both ways.
+-- Refuses a mapping that required_inputs() and affected_runs() could not follow in both directions.
 CREATE OR REPLACE FUNCTION dataflow._job_input_checked() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

@@ -1,7 +1,7 @@
--- What comes from outside has no manifest. It is measured once for each version: by whoever registers it, where the files can be
--- seen from there, else by the first host that reads it with success. Every later attempt finds the same, or is refused.
+-- A chunk that comes from outside has no manifest, so each version is measured once: by the program that registers it, if it can see the
+-- files, else by the first host that reads it successfully. A later attempt that finds something else is refused.
 --
--- Only a location with {dataid} in it is the chunk's own: what several chunks share grows without any of them changing.
+-- Only chunks whose location contains {dataid} are measured: a location that several chunks share changes when any of them comes.
 
 CREATE OR REPLACE FUNCTION dataflow._is_measured(d dataflow.dataset) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -17,7 +17,7 @@ BEGIN
     SELECT dataflow._is_measured(d), d.digest INTO is_measured, digest FROM dataflow.dataset d WHERE d.datasetid = measures.datasetid;
 END $$;
 COMMENT ON FUNCTION dataflow.measures(text) IS
-    'Whether chunks of a dataset are measured when they are registered from outside, and whether their files are read for it';
+    'Whether chunks of a dataset are measured when they are registered from outside, and whether a digest of their files is part of it';
 
 CREATE OR REPLACE FUNCTION dataflow.note_found(datasetid text, measured jsonb) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
@@ -46,9 +46,9 @@ BEGIN
     RETURN noted;
 END $$;
 COMMENT ON FUNCTION dataflow.note_found(text, jsonb) IS
-    'Notes what lies at the locations of chunks that were just registered, by dataid; returns how many. What is noted already for a version stays. Hosts compare with it before each use';
+    'Stores what was measured at the locations of chunks that were just registered, by dataid; returns how many. An earlier measurement of the same version stays. Hosts compare with it before each use';
 
--- The first use that succeeds, of what nobody has measured. `found` is what the host says of an attempt's inputs (dataflowd.storage.evidence).
+-- Stores what the first successful attempt found of versions that nobody had measured. `found` comes from dataflowd.storage.evidence.
 CREATE OR REPLACE FUNCTION dataflow._note_first_use(results jsonb, accepted bigint[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -73,8 +73,8 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- work_order(), and what a host of this release compares with what it finds: of a dataset "digest": true; of a chunk "measured",
--- "judged", and "not_older", the moment that its newest file must not be older than. Hosts of release 0.1 know none of these.
+-- work_order(), and what the host has to compare with the files: for a dataset "digest": true; for a chunk "measured", "judged", and
+-- "not_older": its newest file must not be older than this moment. Hosts of release 0.1 know none of these.
 CREATE OR REPLACE FUNCTION dataflow.attempt_order(attempt bigint, token uuid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -1,6 +1,6 @@
--- Runs of jobs without inputs. Nothing that arrives asks for them: a person, a program or cron does, and says or gets the dataid.
+-- Runs of jobs without inputs. No arriving chunk asks for them, so a person, a program or cron does, and names the dataid or gets one.
 
--- Of the current time, in UTC. It becomes part of a path, so that it has no colons. A day where the ordering is `date`.
+-- A dataid made of the current time in UTC; of the day, if the ordering is `date`. It has no colons, because it becomes part of a path.
 CREATE OR REPLACE FUNCTION dataflow._new_dataid(ordering text) RETURNS text
 LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -38,7 +38,7 @@ BEGIN
         RAISE EXCEPTION '% is no %, and the outputs of job % are ordered so', named, facts.ordering, of_job USING ERRCODE = 'DF400',
             HINT = format('leave it out, or write it as %s', dataflow._new_dataid(facts.ordering));
     END IF;
-    -- As hold() does: a claim of this run that is under way ends first.
+    -- As in hold(): waits for a claim of this run that is under way.
     PERFORM pg_advisory_xact_lock_shared(dataflow._hold_lock(new_run.of_job, named));
     SELECT format('%s/%s is %s already', s.datasetid, s.dataid, s.status) INTO there FROM dataflow.job_output o
         JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = named AND s.locktype = 'OUT' WHERE o.jobid = new_run.of_job ORDER BY 1 LIMIT 1;
@@ -67,7 +67,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    -- One transaction: nobody else sees the run before it is claimed.
+    -- In one transaction, so that nobody else can claim the run.
     RETURN QUERY SELECT c.* FROM dataflow.claim_run(claim_new.daemon, claim_new.incarnation, claim_new.of_job, dataflow.new_run(claim_new.of_job)) AS c;
 END $$;
 COMMENT ON FUNCTION dataflow.claim_new(text, uuid, text) IS 'new_run() and claim_run() in one: asks for a run of a job without inputs, and takes it';

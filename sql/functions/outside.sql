@@ -1,16 +1,16 @@
 -- Runs that something else executes: a notebook, an appliance, a person.
 --
--- begin_run() is a daemon for the length of one statement: the claim, the limits and the five questions are those of every
--- daemon. What outlives it is the attempt, with a lease of its own in the place of a daemon's, and no lock of a session: rescue()
--- asks for an expired lease and a free lock, and the lock of such a run is always free. The token is the fence, as always. The
--- handle names attempt and token; who reads tables sees no token, and so cannot make a handle.
+-- begin_run() acts as a daemon for one statement, so the claim, the limits and the five questions are those of every daemon. The attempt
+-- then has a lease of its own instead of a daemon's. No session holds its run lock, so rescue() takes it back as soon as that lease has
+-- ended. The token is the fence, as for every attempt. The handle consists of the attempt's number and its token. Readers of the tables
+-- do not see tokens, so they cannot make a handle.
 
 CREATE OR REPLACE FUNCTION dataflow._parsed_handle(handle text, OUT attempt bigint, OUT token uuid)
 LANGUAGE plpgsql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    -- What was given may be nearly a handle: the message does not repeat it.
+    -- The message does not repeat the text: it may be a handle with a typing error.
     IF handle IS NULL OR handle !~ '^[0-9]{1,18}[.][0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN
         RAISE EXCEPTION 'this is no handle' USING ERRCODE = 'DF400', HINT = 'give it as begin_run() or `dataflowctl begin` has returned it';
     END IF;
@@ -18,7 +18,7 @@ BEGIN
     token := split_part(handle, '.', 2)::uuid;
 END $$;
 
--- The attempt that a handle names. One that a daemon has is not found: its token is nobody else's.
+-- The attempt that a handle names. An attempt of a daemon is not found: it has no lease of its own.
 CREATE OR REPLACE FUNCTION dataflow._handled(handle text) RETURNS dataflow.attempt
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -46,7 +46,7 @@ BEGIN
     END IF;
 END $$;
 
--- The directory of a chunk without that of its attempts.
+-- The directory of a chunk, above those of its attempts.
 CREATE OR REPLACE FUNCTION dataflow._chunk_directory(location text, dataid text) RETURNS text
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -55,8 +55,8 @@ AS $$
     FROM (SELECT rtrim(location, '/') AS place) AS p
 $$;
 
--- The directory that an attempt alone writes, as dataflowd.model.work_order.attempt_location has it where the dataset's own directory is the root. The
--- database does not know the roots of hosts; a host that begins a run names its own.
+-- The directory that only this attempt writes, as dataflowd.model.work_order.attempt_location computes it if the dataset's own directory is
+-- the root. The database does not know the roots of hosts; a host that begins a run uses its own.
 CREATE OR REPLACE FUNCTION dataflow._attempt_location(location text, dataid text, attempt bigint) RETURNS text
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -65,7 +65,7 @@ AS $$
     FROM (SELECT q.place, regexp_replace(q.place, '/[^/]*[{]dataid[}].*$', '') AS above FROM (SELECT rtrim(location, '/') AS place) AS q) AS p
 $$;
 
--- Whether it is the directory of this attempt and of no other: the chunk's own, but for one `.attempts` below some root.
+-- Whether a directory belongs to this attempt and no other: it is the chunk's own, with `.attempts` inserted below some root.
 CREATE OR REPLACE FUNCTION dataflow._is_attempt_location(told text, location text, dataid text, attempt bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -92,7 +92,7 @@ BEGIN
     FROM dataflow.job j WHERE j.jobid = mine.jobid AND mine.ended IS NULL;
 END $$;
 
--- Attempts of a job that were begun outside and whose lease is over. There may be no daemon that rescues.
+-- Takes back attempts of a job that were begun outside and whose lease has ended. There may be no daemon that calls rescue().
 CREATE OR REPLACE FUNCTION dataflow._rescue_outside(jobid text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -134,7 +134,7 @@ BEGIN
     END IF;
     PERFORM dataflow._checked_lease(_begin_run.lease);
     IF NOT dataflow._is_name(executor) THEN
-        RAISE EXCEPTION 'this cannot name what executes a run: %', coalesce(quote_literal(left(executor, 80)), 'NULL') USING ERRCODE = 'DF400',
+        RAISE EXCEPTION 'not a name for what executes a run: %', coalesce(quote_literal(left(executor, 80)), 'NULL') USING ERRCODE = 'DF400',
             HINT = 'write a letter, then up to 62 letters, digits and _ . -';
     END IF;
     IF environment IS NULL OR prepared IS NULL THEN
@@ -148,7 +148,7 @@ BEGIN
         RAISE EXCEPTION '% is the name of a daemon', executor USING ERRCODE = 'DF409', HINT = 'give what executes the run a name of its own';
     END IF;
     PERFORM dataflow._require_read_committed();
-    -- The claim lock is held to the end of the transaction: a person's open one must not stop all daemons.
+    -- The claim lock is held until the transaction ends. If a person left it open, all daemons would stop; the time-outs prevent that.
     PERFORM set_config(s.name, m.milliseconds, true) FROM (VALUES ('idle_in_transaction_session_timeout', '5000'), ('transaction_timeout', '60000')) AS m (name, milliseconds)
         JOIN pg_settings s ON s.name = m.name WHERE s.setting = '0' OR s.setting::bigint > m.milliseconds::bigint;
     PERFORM dataflow._rescue_outside(_begin_run.of_job);
@@ -156,6 +156,8 @@ BEGIN
     INSERT INTO dataflow.daemon AS d (daemon, hostname, pid, session_pid, environment, jobs, lease, lease_until, is_outside)
     VALUES (passing, '', 0, pg_backend_pid(), _begin_run.environment, ARRAY[_begin_run.of_job], interval '1 hour', clock_timestamp() + interval '1 hour', true)
     RETURNING d.incarnation INTO born;
+    -- The limit of what executes the run, daemon:<name>, is looked at under the claim lock, with all others.
+    PERFORM set_config('dataflow.executor', executor, true);
     IF _begin_run.of_dataid IS NULL THEN
         SELECT c.* INTO taken FROM dataflow.claim(passing, born, 1) AS c;
     ELSE
@@ -165,7 +167,7 @@ BEGIN
     IF taken.attempt IS NULL THEN
         RETURN;
     END IF;
-    -- Others see the attempt when this transaction commits, and claims wait for that.
+    -- The run lock is not needed any more: other claims wait for this transaction, and then see the attempt.
     PERFORM pg_advisory_unlock(dataflow._run_lock(taken.jobid, taken.dataid));
     UPDATE dataflow.attempt a SET daemon = executor, started = CASE WHEN prepared THEN clock_timestamp() END,
         lease_until = clock_timestamp() + least(_begin_run.lease, make_interval(secs => taken.timeout_seconds))
@@ -196,7 +198,7 @@ LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT * FROM dataflow._begin_run(of_job, of_dataid, lease, environment, executor, prepared, true) $$;
 COMMENT ON FUNCTION dataflow.begin_instead(text, text, interval, text, text, boolean) IS
-    'begin_run() also for a job that daemons execute: this run is made in their place';
+    'begin_run() also for a job that daemons execute: this one run is executed outside instead';
 
 CREATE OR REPLACE FUNCTION dataflow.run_order(of_handle text) RETURNS TABLE (
     handle text, attempt bigint, jobid text, dataid text, number integer, tag text, lease_until timestamptz, params jsonb, outputs jsonb, work_order jsonb
@@ -204,7 +206,7 @@ CREATE OR REPLACE FUNCTION dataflow.run_order(of_handle text) RETURNS TABLE (
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT * FROM dataflow._outside_order(run_order.of_handle) $$;
-COMMENT ON FUNCTION dataflow.run_order(text) IS 'What begin_run() has returned, once more; no row: the attempt has lost its claim, stop';
+COMMENT ON FUNCTION dataflow.run_order(text) IS 'Returns again what begin_run() has returned; no row: the attempt has lost its claim, stop';
 
 CREATE OR REPLACE FUNCTION dataflow.renew_run(handle text, lease interval DEFAULT '1 hour') RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER
@@ -216,7 +218,7 @@ DECLARE
     until timestamptz;
 BEGIN
     PERFORM dataflow._checked_lease(renew_run.lease);
-    -- An attempt whose lease is over and that nobody has taken back is still its own.
+    -- An attempt whose lease has ended can still be renewed, as long as rescue() has not taken it back.
     UPDATE dataflow.attempt a SET started = coalesce(a.started, clock_timestamp()),
         lease_until = least(clock_timestamp() + renew_run.lease, a.claimed + j.timeout)
         FROM dataflow.job j WHERE a.attempt = mine.attempt AND a.token = mine.token AND a.ended IS NULL AND j.jobid = a.jobid
@@ -226,7 +228,8 @@ END $$;
 COMMENT ON FUNCTION dataflow.renew_run(text, interval) IS
     'Prolongs the lease of an attempt that begin_run() made, at most until the job''s timeout; NULL: the attempt has lost its claim, stop and throw its output away';
 
--- What is told of the outputs. They lie in the attempt's own directories: below a root of the host that began the run, or where begin_run() says.
+-- Checks what the executor reports of its outputs. They lie in the attempt's own directories: below a root of the host that began the run, or
+-- where begin_run() says.
 CREATE OR REPLACE FUNCTION dataflow._told_outputs(mine dataflow.attempt, told jsonb, rows bigint) RETURNS jsonb
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -260,7 +263,7 @@ BEGIN
         RAISE EXCEPTION 'what is told as the location of output % is not the directory of this attempt', wrong USING ERRCODE = 'DF400',
             HINT = 'leave it out, or tell where `dataflowctl begin` had it written';
     END IF;
-    -- Readers compare what lies on a disk with the files of the manifest.
+    -- Readers compare the files on the disk with the files of the manifest.
     SELECT d.datasetid::text INTO wrong FROM unnest(names) AS n JOIN dataflow.dataset d ON d.datasetid = n
         WHERE dataflow._is_files(d.format) AND d.location ~ '^(/|file:)'
             AND jsonb_typeof(made -> d.datasetid -> 'files') IS DISTINCT FROM 'array' ORDER BY 1 LIMIT 1;
@@ -271,7 +274,7 @@ BEGIN
     RETURN made;
 END $$;
 
--- The declared check of which no result is told; NULL: all are. A check of columns has one result for each of them: not_null(a).
+-- The first declared check without a result; NULL: all have one. A check by column has one result for each column: not_null(a).
 CREATE OR REPLACE FUNCTION dataflow._untold_check(jobid text, told jsonb) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp

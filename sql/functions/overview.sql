@@ -8,7 +8,7 @@ SELECT d.daemon::text, d.hostname, d.pid, d.environment, d.version, d.started, d
 FROM dataflow.daemon d
 LEFT JOIN dataflow.control c ON c.scope = 'daemon:' || d.daemon
 LEFT JOIN (SELECT a.daemon, count(*) AS attempts FROM dataflow.attempt a WHERE a.ended IS NULL GROUP BY a.daemon) AS live ON live.daemon = d.daemon;
-COMMENT ON VIEW dataflow.daemons IS 'Every daemon that was ever seen: ALIVE, IDLE (it starts nothing: it is stopping, or has no flow), GONE (its session has ended: it was killed, or cannot reach the server; its runs are its own until the lease ends), LOST (its lease ended without a word) or STOPPED, and what it runs';
+COMMENT ON VIEW dataflow.daemons IS 'Every daemon that was ever seen: ALIVE, IDLE (it starts nothing: it is stopping, or has no flow), GONE (its session has ended: it was killed, or cannot reach the server; it keeps its runs until its lease ends), LOST (its lease has ended, and it has not said that it stopped) or STOPPED; with how many attempts it runs';
 
 CREATE OR REPLACE FUNCTION dataflow.status() RETURNS TABLE (
     jobid text, ready bigint, running bigint, failed bigint, resubmit bigint, held bigint,
@@ -28,7 +28,7 @@ AS $$
         coalesce(max(c.chunks) FILTER (WHERE c.status = 'RESUBMIT'), 0),
         coalesce(sum(c.chunks) FILTER (WHERE c.status IN ('HOLD', 'PENDING')), 0)::bigint,
         coalesce(max(q.queued), 0), max(w.oldest), coalesce(max(l.later), 0), coalesce(max(x.records), 0),
-        coalesce(k.concurrency, j.max_running), coalesce(k.paused, false)
+        dataflow._limit_of(j, k), coalesce(k.paused, false)
     FROM dataflow.job j
     LEFT JOIN counted c ON c.jobid = j.jobid
     LEFT JOIN dataflow.control k ON k.scope = 'job:' || j.jobid
@@ -37,21 +37,24 @@ AS $$
     LEFT JOIN (SELECT r.jobid, count(*) AS later FROM dataflow.work r WHERE r.not_before IS NOT NULL GROUP BY r.jobid) AS l ON l.jobid = j.jobid
     LEFT JOIN LATERAL (SELECT count(*) AS records FROM dataflow.quarantine z WHERE z.jobid = j.jobid AND NOT z.is_resolved) AS x ON true
     WHERE j.retired IS NULL
-    GROUP BY j.jobid, k.concurrency, k.paused
+    GROUP BY j.jobid, k.scope
     ORDER BY j.jobid
 $$;
 COMMENT ON FUNCTION dataflow.status() IS 'One row a job: its runs by status, what is queued and since when, and its limit. Cheap at any size';
 
--- FAILED chunks are found through their attempts, for datastatus has no index on a status: it would make every change of
--- status dearer. Whatever the counters know beyond these was set by hand.
+-- Finds FAILED chunks through their attempts: an index of datastatus on the status would slow down every change. FAILED chunks that only
+-- the counters know were set by hand.
 CREATE OR REPLACE FUNCTION dataflow.causes(jobid text DEFAULT NULL) RETURNS TABLE (
     code text, runs bigint, retrying bigint, jobs bigint, first timestamptz, last timestamptz, example_jobid text, example_dataid text, reason text
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
 SET jit = off
 AS $$
     WITH counted AS MATERIALIZED (
@@ -70,7 +73,7 @@ AS $$
         GROUP BY c.datasetid, c.jobid, c.chunks HAVING c.chunks > count(f.dataid)
     )
     SELECT f.code, count(DISTINCT (f.jobid, f.dataid)), count(DISTINCT (f.jobid, f.dataid)) FILTER (WHERE f.retry_at IS NOT NULL),
-        -- Of those that need a hand, where there are any.
+        -- Counts the jobs whose runs are not retried by themselves, if there are any.
         coalesce(nullif(count(DISTINCT f.jobid) FILTER (WHERE f.retry_at IS NULL), 0), count(DISTINCT f.jobid)), min(f.modified), max(f.modified),
         (array_agg(f.jobid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
         (array_agg(f.dataid ORDER BY f.retry_at IS NOT NULL, f.modified, f.jobid))[1],
@@ -83,16 +86,16 @@ AS $$
     SELECT 'BY_HAND', sum(h.runs)::bigint, 0, count(DISTINCT h.jobid), NULL, NULL, max(h.jobid), NULL, 'set to FAILED by hand'
     FROM by_hand h WHERE h.jobid <> '' HAVING count(*) > 0
     UNION ALL
-    -- A job that is no more may have left them; nobody makes them again.
+    -- Chunks that a retired job has left. No job makes them again.
     SELECT 'NO_PRODUCER', sum(h.runs)::bigint, 0, 0, NULL, NULL, NULL, NULL,
         format('%s of %s: no job makes them', dataflow._counted(sum(h.runs)::bigint, 'chunk'), string_agg(h.datasetid, ', ' ORDER BY h.datasetid))
     FROM by_hand h WHERE h.jobid = '' HAVING count(*) > 0
     ORDER BY 2 DESC, 1
 $$;
 COMMENT ON FUNCTION dataflow.causes(text) IS
-    'Why runs are FAILED now, grouped by code, most frequent first; retrying says how many of them the job''s own policy tries again';
+    'Why runs are FAILED now, grouped by code, most frequent first; retrying: how many of them are retried by themselves';
 
--- How fast jobs have gone of late, from a bounded number of attempts.
+-- From a bounded number of attempts, so that it is cheap at any size.
 CREATE OR REPLACE FUNCTION dataflow.rates() RETURNS TABLE (jobid text, per_hour double precision)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -106,6 +109,30 @@ AS $$
     FROM recent r, span s WHERE r.outcome = 'DONE' AND r.ended >= s.began GROUP BY r.jobid, s.began
 $$;
 COMMENT ON FUNCTION dataflow.rates() IS 'Runs done per hour and job, measured over the last hour or the last 2000 attempts, whichever is shorter';
+
+-- The codes that need a hand, and those that attempts end with. A job may have codes of its own: they are known once an attempt has ended with them.
+CREATE OR REPLACE FUNCTION dataflow._checked_codes(codes text[]) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    known text[] := ARRAY['NO_DAEMON', 'NOT_SERVED', 'PAUSED', 'LIMIT_ZERO', 'LOST_DAEMON', 'NO_PRODUCER', 'HELD', 'QUARANTINED', 'PARTIAL', 'DATA_NOT_READY', 'WRONG_DATA',
+        'INVALID_PATH', 'NOT_VALIDATED', 'LOCKED', 'BY_HAND', 'CANCELLED', 'CANNOT_START', 'CHECK_FAILED', 'ENGINE_FAILED', 'INPUT_CHANGED', 'INVALID_CODE', 'INVALID_CREDENTIAL',
+        'INVALID_OPTION', 'INVALID_ORDER', 'INVALID_PARAMS', 'INVALID_REPORT', 'JOB_FAILED', 'LOST', 'MISSING_JARS', 'NO_OUTPUT', 'QUARANTINE_LIMIT', 'RESULT_REFUSED',
+        'RESULT_TOO_LARGE', 'RETIRED', 'RETRY_LATER', 'RUNNER_DIED', 'TIMEOUT'];
+    stranger text;
+BEGIN
+    IF codes <@ known THEN
+        RETURN;
+    END IF;
+    known := known || ARRAY(SELECT DISTINCT a.code FROM dataflow.attempt a WHERE a.outcome IN ('FAILED', 'LOST', 'CANCELLED') AND a.code <> ALL (known) ORDER BY 1);
+    SELECT c INTO stranger FROM unnest(codes) AS c WHERE c IS NULL OR c <> ALL (known) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION '% is no code that needs a hand', coalesce(stranger, 'NULL') USING ERRCODE = 'DF400', HINT = 'codes are ' || array_to_string(known, ', ');
+    END IF;
+END $$;
 
 CREATE OR REPLACE FUNCTION dataflow.overview(jobid text, ignored text[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -126,6 +153,7 @@ DECLARE
     hands jsonb;
     for_spark jsonb;
 BEGIN
+    PERFORM dataflow._checked_codes(coalesce(ignored, '{}'));
     IF overview.jobid IS NOT NULL THEN
         PERFORM dataflow._known_job(overview.jobid);
     END IF;
@@ -180,7 +208,7 @@ BEGIN
         SELECT 2, 'LIMIT_ZERO', queued, format('the global limit is 0; %s', waits), 'dataflowctl concurrency 4' WHERE limits.concurrency = 0
         UNION ALL
         SELECT 3, 'LOST_DAEMON', (d ->> 'running')::numeric, format('daemon %s on %s was last heard of %s; %s its own',
-            d ->> 'daemon', d ->> 'hostname', to_char((d ->> 'heard')::timestamptz, 'YYYY-MM-DD HH24:MI:SSOF'),
+            d ->> 'daemon', d ->> 'hostname', dataflow._stamp((d ->> 'heard')::timestamptz),
             CASE d ->> 'running' WHEN '1' THEN '1 attempt is' ELSE (d ->> 'running') || ' attempts are' END)
             || CASE WHEN d ->> 'state' = 'GONE' THEN format(' until %s', to_char((d ->> 'lease_until')::timestamptz, 'HH24:MI:SS')) ELSE '' END,
             CASE WHEN d ->> 'state' = 'GONE' THEN format('it was killed, or cannot reach the database: look after %s; a restart there takes them over at once, %s',
@@ -195,7 +223,7 @@ BEGIN
         ) AS hanging ON true
         WHERE d ->> 'state' IN ('GONE', 'LOST') AND (d ->> 'running')::int > 0
         UNION ALL
-        -- An earlier process of a daemon that was started again: its pid is not known any more.
+        -- An earlier process of a daemon that was started again. Its pid is no longer known.
         SELECT 3, 'LOST_DAEMON', f.attempts, format('an earlier process of daemon %s keeps %s', f.daemon, dataflow._counted(f.attempts, 'run')),
             dataflow._hanging(NULL, f.hostname, f.session_pid, NULL)
         FROM dataflow.frozen_sessions() AS f WHERE NOT EXISTS (SELECT FROM dataflow.daemon x WHERE x.daemon = f.daemon AND x.session_pid = f.session_pid)

@@ -1,4 +1,4 @@
--- Batches: a keyed source is split into chunks of its own, as data.
+-- Batches: a keyed source is split into chunks, and the split is stored as data.
 --
 -- A batch says which keys belong to it, by the kind of its partitioning:
 --   size, count: {"low": [key] or null, "high": [key] or null}, low inclusive, high exclusive, null open
@@ -43,7 +43,7 @@ BEGIN
     dataids := ARRAY(SELECT b.dataid FROM jsonb_to_recordset(batches) AS b (dataid text));
     PERFORM dataflow.ready(create_partitioning.datasetid, dataids);
     IF held THEN
-        -- All at once: hold() for each of ten thousand takes minutes, and nobody makes or reads what is registered here.
+        -- In one statement: hold() for each of ten thousand batches takes minutes, and nobody can make or read a chunk that is just registered.
         UPDATE dataflow.datastatus s SET status = 'HOLD', held_from = s.status, modified = now(),
             reason = 'registered on hold with partitioning ' || create_partitioning.partitioning
         WHERE s.datasetid = create_partitioning.datasetid AND s.dataid = ANY (dataids) AND s.locktype = 'OUT' AND s.held_from IS NULL;
@@ -72,8 +72,8 @@ BEGIN
         SELECT count(*) AS batches, sum(b.items)::bigint AS items, count(*) FILTER (WHERE b.status = 'READY') AS ready,
             count(*) FILTER (WHERE b.status IN ('HOLD', 'PENDING')) AS held, count(*) FILTER (WHERE b.is_consumed) AS consumed
         FROM (
-            -- Each batch is looked up by the primary key, and by nothing else: this is asked when the tables have just been filled, and
-            -- with nothing known of them a join, or a partial index, would read all chunks of the dataset for each.
+            -- Each batch is looked up by the primary key. This is called when the tables have just been filled and have no statistics; a join
+            -- or a partial index would then read all chunks of the dataset for each batch.
             SELECT b.items, chunk.status, chunk.is_consumed
             FROM dataflow.batch b
             CROSS JOIN LATERAL (
@@ -105,7 +105,7 @@ BEGIN
     END IF;
     SELECT count(*) INTO found_batches FROM dataflow.batch b WHERE b.datasetid = delete_partitioning.datasetid AND b.partitioning = delete_partitioning.partitioning;
     IF NOT dry_run THEN
-        -- refused for a chunk that is being read
+        -- delete_chunk() refuses a chunk that is being read.
         PERFORM dataflow.delete_chunk(b.datasetid, b.dataid) FROM dataflow.batch b
             WHERE b.datasetid = delete_partitioning.datasetid AND b.partitioning = delete_partitioning.partitioning;
         DELETE FROM dataflow.partitioning p WHERE p.datasetid = delete_partitioning.datasetid AND p.partitioning = delete_partitioning.partitioning;

@@ -1,5 +1,6 @@
--- The five questions about the past. For a time when an attempt was at it, its evidence answers; for a time when the run waited,
--- history does: the events of the run, of its chunks, and of what was declared. What history cannot tell has the answer NULL, and says why.
+-- The five questions about the past. For a moment at which an attempt ran, its evidence answers them. For a moment at which the run waited,
+-- history answers them: the events of the run, of its chunks, and of what was declared. An answer that history does not know is NULL, with
+-- the reason in its detail.
 
 CREATE OR REPLACE FUNCTION dataflow._measured(seen jsonb) RETURNS text
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
@@ -11,7 +12,7 @@ BEGIN
         'changed last ' || (seen ->> 'modified'), 'digest ' || left(seen ->> 'digest', 16));
 END $$;
 
--- Where the inputs and outputs of a run are now.
+-- Where the inputs and outputs of a run lie now.
 CREATE OR REPLACE FUNCTION dataflow._places_of(jobid text, dataid text) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -41,8 +42,8 @@ BEGIN
     RETURN coalesce(concat_ws('; ', reads, writes), 'none of its datasets has data of its own');
 END $$;
 
--- What the host of a run's last attempt has answered, as long as the run waits for RESUBMIT because of it and neither its inputs nor
--- its datasets have changed since.
+-- The question that the host of a run's last attempt has answered with no. It counts until the run is resubmitted, or one of its inputs or
+-- datasets changes.
 CREATE OR REPLACE FUNCTION dataflow._refused(jobid text, dataid text, attempt bigint, OUT code text, OUT detail text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -83,14 +84,13 @@ BEGIN
     RETURN chosen;
 END $$;
 
--- The five answers of an attempt, from its evidence.
+-- The five answers for an attempt, from its evidence.
 CREATE OR REPLACE FUNCTION dataflow._attempt_answers(attempt bigint) RETURNS TABLE (number integer, question text, answer boolean, code text, detail text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
     codes constant text[] := ARRAY['DATA_NOT_READY', 'WRONG_DATA', 'INVALID_PATH', 'NOT_VALIDATED', 'LOCKED'];
     a dataflow.attempt;
     e dataflow.evidence;
@@ -111,7 +111,7 @@ BEGIN
         WHEN a.outcome IN ('LOST', 'CANCELLED', 'RETURNED') THEN 'it ended before its host said what it found there'
         ELSE 'its host has not said what it found there' END;
     SELECT dataflow._listed(array_agg(format('%s/%s v%s %s%s', i.key, c ->> 'dataid', c ->> 'version', coalesce(c ->> 'status', 'not there'),
-                ', by ' || (c ->> 'by') || ' at ' || to_char((c ->> 'at')::timestamptz, stamp)) ORDER BY i.key, c ->> 'dataid'), total),
+                ', by ' || (c ->> 'by') || ' at ' || dataflow._stamp((c ->> 'at')::timestamptz)) ORDER BY i.key, c ->> 'dataid'), total),
         dataflow._listed(array_agg(format('%s/%s at %s', i.key, c ->> 'dataid', c ->> 'location') ORDER BY i.key, c ->> 'dataid') FILTER (WHERE c ? 'location'), total),
         dataflow._listed(array_agg(format('%s/%s %s', i.key, c ->> 'dataid', CASE
                 WHEN NOT coalesce((c ->> 'validated')::boolean, true) THEN 'was not vouched for'
@@ -149,23 +149,26 @@ BEGIN
     ORDER BY q.number;
 END $$;
 
--- What was declared of a job and its datasets after a moment; NULL: nothing.
-CREATE OR REPLACE FUNCTION dataflow._declared_since(jobid text, moment timestamptz) RETURNS text
+-- Question 15: what was declared of a job and its datasets after a moment. No row: nothing was.
+CREATE OR REPLACE FUNCTION dataflow._changes_since(jobid text, moment timestamptz) RETURNS TABLE (
+    number integer, question text, answer boolean, code text, detail text, remedy text
+)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
-    used constant text[] := dataflow._used_datasets(ARRAY[_declared_since.jobid]);
+    used constant text[] := dataflow._used_datasets(ARRAY[_changes_since.jobid]);
 BEGIN
-    RETURN (
-        SELECT dataflow._listed(array_agg(format('%s of %s from %s to %s, at %s by %s%s', e.code, coalesce(e.datasetid, e.jobid),
-            coalesce(e.from_status, 'nothing'), coalesce(e.to_status, 'nothing'), to_char(e.at, stamp), e.actor, ' (' || e.reason || ')') ORDER BY e.at, e.event), count(*))
-        FROM dataflow.event e
-        WHERE e.jobid IN ('', _declared_since.jobid) AND e.dataid = '' AND e.kind IN ('dataset', 'job') AND e.at > _declared_since.moment
-            AND (e.jobid = _declared_since.jobid OR e.datasetid = ANY (used)));
+    RETURN QUERY
+    SELECT 15, 'What was changed since?', NULL::boolean, NULL::text, dataflow._listed(array_agg(format('%s of %s from %s to %s, at %s by %s%s',
+            e.code, coalesce(e.datasetid, e.jobid), coalesce(e.from_status, 'nothing'), coalesce(e.to_status, 'nothing'),
+            dataflow._stamp(e.at), e.actor, ' (' || e.reason || ')') ORDER BY e.at, e.event), count(*)), NULL::text
+    FROM dataflow.event e
+    WHERE e.jobid IN ('', _changes_since.jobid) AND e.dataid = '' AND e.kind IN ('dataset', 'job') AND e.at > _changes_since.moment
+        AND (e.jobid = _changes_since.jobid OR e.datasetid = ANY (used))
+    HAVING count(*) > 0;
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow.why_attempt(jobid text, dataid text, attempt_number integer) RETURNS TABLE (
@@ -176,16 +179,15 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
     a dataflow.attempt;
     e dataflow.evidence;
 BEGIN
     SELECT x.* INTO a FROM dataflow.attempt x WHERE x.attempt = dataflow._of_run(why_attempt.jobid, why_attempt.dataid, why_attempt.attempt_number);
     SELECT x.* INTO e FROM dataflow.evidence x WHERE x.attempt = a.attempt;
     RETURN QUERY SELECT 0, 'How did it go?', NULL::boolean, coalesce(a.outcome, 'RUNNING'),
-        concat_ws(', ', format('attempt %s%s was claimed by %s at %s', a.number, CASE WHEN a.forced THEN ', forced,' ELSE '' END, a.daemon, to_char(a.claimed, stamp)),
-            coalesce('its code began ' || to_char(a.started, stamp), CASE WHEN a.ended IS NOT NULL THEN 'its code never began' END),
-            CASE WHEN a.ended IS NULL THEN 'and it is at it' ELSE 'it ended ' || to_char(a.ended, stamp) END)
+        concat_ws(', ', format('attempt %s%s was claimed by %s at %s', a.number, CASE WHEN a.forced THEN ', forced,' ELSE '' END, a.daemon, dataflow._stamp(a.claimed)),
+            coalesce('its code began ' || dataflow._stamp(a.started), CASE WHEN a.ended IS NOT NULL THEN 'its code never began' END),
+            CASE WHEN a.ended IS NULL THEN 'and it is at it' ELSE 'it ended ' || dataflow._stamp(a.ended) END)
         || coalesce(', ' || a.code || ': ' || coalesce(split_part(a.error, E'\n', 1), 'no reason is known'), ''),
         format('how it stands now: dataflowctl why %s %s', a.jobid, a.dataid);
     RETURN QUERY SELECT q.*, CASE WHEN NOT q.answer THEN a.remedy END FROM dataflow._attempt_answers(a.attempt) AS q;
@@ -193,14 +195,13 @@ BEGIN
             format('daemon %s%s%s%s', a.daemon, ' of host ' || (e.told ->> 'hostname'), ', environment ' || (e.told ->> 'environment'), ', dataflowd ' || nullif(e.told ->> 'version', '')),
             'flow ' || (e.told ->> 'flow') || coalesce(' in ' || (e.found ->> 'directory'), ''),
             coalesce('code ' || left(coalesce(a.code_hash, e.found ->> 'code_hash'), 12), 'its code was not told'),
-            'configuration ' || left(coalesce(a.config_hash, e.found ->> 'config_hash'), 12), 'params ' || (e.told ->> 'params')), NULL::text;
-    RETURN QUERY SELECT 15, 'What was changed since?', NULL::boolean, NULL::text, c.said, NULL::text
-    FROM (SELECT dataflow._declared_since(why_attempt.jobid, a.claimed) AS said) AS c WHERE c.said IS NOT NULL;
+            'configuration ' || left(coalesce(a.config_hash, e.found ->> 'config_hash'), 12), 'params ' || (e.told ->> 'params'), 'words ' || dataflow._words_text(a.words)), NULL::text;
+    RETURN QUERY SELECT c.* FROM dataflow._changes_since(why_attempt.jobid, a.claimed) AS c;
 END $$;
 COMMENT ON FUNCTION dataflow.why_attempt(text, text, integer) IS
     'The five questions as they were answered for one attempt of a run, from its evidence: how it went (0), the questions (1 to 5), with what it ran (14), and what was declared otherwise since (15)';
 
--- The status that a chunk had at a moment, and who had given it. is_known: false where history does not reach back so far.
+-- The status of a chunk at a moment, and who had set it. is_known false: history does not reach back so far.
 CREATE OR REPLACE FUNCTION dataflow._status_at(
     datasetid text, dataid text, moment timestamptz, OUT status text, OUT since timestamptz, OUT who text, OUT code text, OUT reason text, OUT validated boolean, OUT is_known boolean
 )
@@ -236,7 +237,7 @@ BEGIN
         reason := now_is.reason;
         is_known := true;
     ELSE
-        -- No event before: it was not there, or the event was pruned. A first event that tells of a change knows the status before it.
+        -- There is no event before the moment: the chunk was not there, or the event was pruned. The first event after it may know the status before.
         SELECT e.from_status, e.from_status IS NOT NULL INTO status, is_known FROM dataflow.event e
             WHERE e.jobid = ANY (owners) AND e.dataid = _status_at.dataid AND e.datasetid = _status_at.datasetid AND e.kind = 'status'
                 AND num_nonnulls(e.from_status, e.to_status) > 0
@@ -254,7 +255,39 @@ LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT e.at FROM dataflow.event e ORDER BY e.event LIMIT 1 $$;
 
--- Where a chunk was at a moment: the location that the first change after it replaced, or the one of now.
+CREATE OR REPLACE FUNCTION dataflow._beyond_history() RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT coalesce('history begins at ' || dataflow._stamp(dataflow._history_begins()), 'there is no history') || ', and tells nothing of this' $$;
+
+-- What the database had noted last of a run that waited: it was queued, blocked, or refused by a claim.
+CREATE OR REPLACE FUNCTION dataflow._noted_last(jobid text, dataid text, moment timestamptz, OUT kind text, OUT at timestamptz, OUT code text, OUT reason text)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT e.kind, e.at, e.code, e.reason INTO kind, at, code, reason FROM dataflow.event e
+        WHERE e.jobid = _noted_last.jobid AND e.dataid = _noted_last.dataid AND e.kind IN ('queued', 'blocked', 'refused') AND e.at <= _noted_last.moment
+        ORDER BY e.at DESC, e.event DESC LIMIT 1;
+END $$;
+
+CREATE OR REPLACE FUNCTION dataflow._attempt_before(jobid text, dataid text, moment timestamptz) RETURNS dataflow.attempt
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    found dataflow.attempt;
+BEGIN
+    SELECT a.* INTO found FROM dataflow.attempt a
+        WHERE a.jobid = _attempt_before.jobid AND a.dataid = _attempt_before.dataid AND a.ended <= _attempt_before.moment ORDER BY a.number DESC LIMIT 1;
+    RETURN found;
+END $$;
+
+-- Where a chunk lay at a moment: the location that the first change after the moment replaced, else the location of now.
 CREATE OR REPLACE FUNCTION dataflow._location_at(datasetid text, dataid text, moment timestamptz) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -273,13 +306,13 @@ BEGIN
     IF was.event IS NOT NULL THEN
         d.location := was.from_status;
     END IF;
-    -- What a job had published by then lies where its manifest says.
+    -- A version that a job had published by then lies where its manifest says.
     SELECT m.location INTO made FROM dataflow.manifest m
         WHERE m.datasetid = _location_at.datasetid AND m.dataid = _location_at.dataid AND m.published <= _location_at.moment ORDER BY m.version DESC LIMIT 1;
     RETURN coalesce(made, dataflow._place(d, _location_at.dataid));
 END $$;
 
--- A run that waited at that moment: nobody was at it.
+-- The five answers for a run that no attempt ran at that moment.
 CREATE OR REPLACE FUNCTION dataflow._waiting_answers(jobid text, dataid text, moment timestamptz) RETURNS TABLE (
     number integer, question text, answer boolean, code text, detail text
 )
@@ -289,7 +322,6 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
     looked_at constant integer := 1000;
     last record;
     changed record;
@@ -298,28 +330,23 @@ DECLARE
     before dataflow.attempt;
     refusal jsonb;
     note text;
-    unknown text;
 BEGIN
-    SELECT e.kind, e.at, e.code, e.reason INTO last FROM dataflow.event e
-        WHERE e.jobid = _waiting_answers.jobid AND e.dataid = _waiting_answers.dataid AND e.kind IN ('queued', 'blocked', 'refused') AND e.at <= _waiting_answers.moment
-        ORDER BY e.at DESC, e.event DESC LIMIT 1;
+    SELECT n.* INTO last FROM dataflow._noted_last(_waiting_answers.jobid, _waiting_answers.dataid, _waiting_answers.moment) AS n;
     SELECT e.at, e.actor INTO changed FROM dataflow.event e
         WHERE e.jobid = _waiting_answers.jobid AND e.dataid = '' AND e.kind = 'job' AND e.code = 'input' AND e.at > _waiting_answers.moment ORDER BY e.event LIMIT 1;
-    note := '; by the inputs that the job has now, which ' || changed.actor || ' changed at ' || to_char(changed.at, stamp);
-    SELECT a.* INTO before FROM dataflow.attempt a
-        WHERE a.jobid = _waiting_answers.jobid AND a.dataid = _waiting_answers.dataid AND a.ended <= _waiting_answers.moment ORDER BY a.number DESC LIMIT 1;
-    unknown := coalesce('history begins at ' || to_char(dataflow._history_begins(), stamp), 'there is no history') || ', and tells nothing of this';
+    note := '; by the inputs that the job has now, which ' || changed.actor || ' changed at ' || dataflow._stamp(changed.at);
+    before := dataflow._attempt_before(_waiting_answers.jobid, _waiting_answers.dataid, _waiting_answers.moment);
 
     SELECT
         count(*) AS chunks,
         min(i.datasetid) FILTER (WHERE i.dataid IS NULL) AS unmapped,
         bool_and(s.is_known) FILTER (WHERE i.dataid IS NOT NULL) AS are_known,
         dataflow._listed(array_agg(format('%s/%s %s', i.datasetid, i.dataid, CASE
-            WHEN s.status IS NULL THEN 'was not there' || coalesce('; it came at ' || to_char(later.at, stamp), '')
+            WHEN s.status IS NULL THEN 'was not there' || coalesce('; it came at ' || dataflow._stamp(later.at), '')
             ELSE format('was %s', s.status) END) ORDER BY i.datasetid, i.dataid)
             FILTER (WHERE i.dataid IS NOT NULL AND s.is_known AND coalesce(s.status, '') NOT IN ('READY', 'HOLD', 'PENDING')),
             count(*) FILTER (WHERE i.dataid IS NOT NULL AND s.is_known AND coalesce(s.status, '') NOT IN ('READY', 'HOLD', 'PENDING'))) AS missing,
-        dataflow._listed(array_agg(format('%s/%s was READY since %s%s', i.datasetid, i.dataid, to_char(s.since, stamp), ', by ' || s.who) ORDER BY i.datasetid, i.dataid)
+        dataflow._listed(array_agg(format('%s/%s was READY since %s%s', i.datasetid, i.dataid, dataflow._stamp(s.since), ', by ' || s.who) ORDER BY i.datasetid, i.dataid)
             FILTER (WHERE s.status = 'READY'), count(*) FILTER (WHERE s.status = 'READY')) AS ready,
         dataflow._listed(array_agg(format('%s/%s was %s%s', i.datasetid, i.dataid, s.status, ': ' || s.reason) ORDER BY i.datasetid, i.dataid)
             FILTER (WHERE s.status IN ('HOLD', 'PENDING')), count(*) FILTER (WHERE s.status IN ('HOLD', 'PENDING'))) AS held,
@@ -340,9 +367,9 @@ BEGIN
 
     SELECT bool_and(s.is_known) AS are_known, min(s.status) FILTER (WHERE s.status <> 'READY') AS status, bool_or(s.status = 'READY') AS has_ready,
         string_agg(CASE s.status
-            WHEN 'READY' THEN format('%s/%s was published already, since %s', o.datasetid, _waiting_answers.dataid, to_char(s.since, stamp))
-            WHEN 'FAILED' THEN format('%s/%s had FAILED (%s) at %s, and waited for RESUBMIT%s', o.datasetid, _waiting_answers.dataid, coalesce(s.code, 'no code'), to_char(s.since, stamp),
-                CASE WHEN before.retry_at IS NOT NULL THEN format(' or its retry at %s', to_char(before.retry_at, stamp)) ELSE '' END)
+            WHEN 'READY' THEN format('%s/%s was published already, since %s', o.datasetid, _waiting_answers.dataid, dataflow._stamp(s.since))
+            WHEN 'FAILED' THEN format('%s/%s had FAILED (%s) at %s, and waited for RESUBMIT%s', o.datasetid, _waiting_answers.dataid, coalesce(s.code, 'no code'), dataflow._stamp(s.since),
+                CASE WHEN before.retry_at IS NOT NULL THEN format(' or its retry at %s', dataflow._stamp(before.retry_at)) ELSE '' END)
             WHEN 'RUNNING' THEN format('%s/%s was being written', o.datasetid, _waiting_answers.dataid)
             ELSE format('%s/%s was %s%s', o.datasetid, _waiting_answers.dataid, s.status, ': ' || s.reason) END, '; ' ORDER BY o.datasetid)
             FILTER (WHERE s.status IN ('READY', 'FAILED', 'RUNNING', 'HOLD', 'PENDING')) AS locked,
@@ -354,20 +381,20 @@ BEGIN
 
     RETURN QUERY
     SELECT q.number, q.question, CASE WHEN q.no IS NOT NULL THEN false WHEN q.yes IS NOT NULL THEN true END, CASE WHEN q.no IS NOT NULL THEN q.code END,
-        coalesce(q.no, q.yes, unknown) || CASE WHEN q.number IN (1, 2) THEN coalesce(note, '') ELSE '' END
+        coalesce(q.no, q.yes, dataflow._beyond_history()) || CASE WHEN q.number IN (1, 2) THEN coalesce(note, '') ELSE '' END
     FROM (
         SELECT v.number, v.question, v.code, v.yes, coalesce(
             CASE WHEN refusal ->> 'code' = v.code THEN format('attempt %s found: %s', before.number, refusal ->> 'detail') END,
             v.no,
-            -- What the database itself noted of the run at that time.
+            -- The reason that the database noted at that time.
             CASE WHEN last.kind IN ('blocked', 'refused') AND last.code = v.code AND v.code IN ('WRONG_DATA', 'INVALID_PATH', 'NOT_VALIDATED') THEN last.reason END) AS no
         FROM (VALUES
             (1, 'Is the data ready?', 'DATA_NOT_READY', inputs.missing,
                 CASE WHEN coalesce(inputs.are_known, true) THEN coalesce(inputs.ready, CASE WHEN inputs.chunks = 0 THEN 'it has no inputs' ELSE 'what is held counts as there' END) END),
             (2, 'Is it the right data?', 'WRONG_DATA', inputs.unmapped || format(' has no input chunk for dataid %s: its mapping does not know such ids', _waiting_answers.dataid),
-                'the mapping of every input knows this dataid; what lay there then is known only of attempts'),
+                'every input has a chunk for this dataid; only attempts know what lay there then'),
             (3, 'Is it in the right place?', 'INVALID_PATH', NULL,
-                coalesce(concat_ws('; ', inputs.places, outputs.places), 'none of its datasets has data of its own') || '; whether anything lay there is known only of attempts'),
+                coalesce(concat_ws('; ', inputs.places, outputs.places), 'none of its datasets has data of its own') || '; only attempts know whether anything lay there'),
             (4, 'Has it been validated?', 'NOT_VALIDATED', inputs.unvalidated || ' had arrived, but was not validated',
                 CASE WHEN coalesce(inputs.are_known, true) THEN 'no input had arrived without being validated' END),
             (5, 'Is it safe to access?', 'LOCKED', coalesce(outputs.locked, inputs.held),
@@ -377,7 +404,7 @@ BEGIN
     ORDER BY q.number;
 END $$;
 
--- The attempt that was at a run at a moment. A claim and an end at the same moment belong to it.
+-- The attempt that ran at a moment; the moments of its claim and of its end count.
 CREATE OR REPLACE FUNCTION dataflow._attempt_at(jobid text, dataid text, moment timestamptz) RETURNS bigint
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -387,7 +414,7 @@ BEGIN
     PERFORM dataflow._known_job(_attempt_at.jobid);
     PERFORM dataflow._checked_dataid(_attempt_at.dataid);
     IF _attempt_at.moment IS NULL OR _attempt_at.moment > clock_timestamp() + interval '1 minute' THEN
-        RAISE EXCEPTION 'nothing is known of %', coalesce(to_char(moment, 'YYYY-MM-DD HH24:MI:SSOF'), 'no time at all') USING ERRCODE = 'DF400',
+        RAISE EXCEPTION 'nothing is known of %', coalesce(dataflow._stamp(moment), 'no time at all') USING ERRCODE = 'DF400',
             HINT = 'name a time that is over; five_questions() answers for now';
     END IF;
     RETURN (
@@ -399,19 +426,12 @@ END $$;
 CREATE OR REPLACE FUNCTION dataflow.five_questions_at(jobid text, dataid text, moment timestamptz) RETURNS TABLE (
     number integer, question text, answer boolean, code text, detail text
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-#variable_conflict use_column
-DECLARE
-    at_it constant bigint := dataflow._attempt_at(five_questions_at.jobid, five_questions_at.dataid, five_questions_at.moment);
-BEGIN
-    IF at_it IS NOT NULL THEN
-        RETURN QUERY SELECT q.* FROM dataflow._attempt_answers(at_it) AS q;
-    ELSE
-        RETURN QUERY SELECT q.* FROM dataflow._waiting_answers(five_questions_at.jobid, five_questions_at.dataid, five_questions_at.moment) AS q;
-    END IF;
-END $$;
+    SELECT w.number, w.question, w.answer, w.code, w.detail
+    FROM dataflow.why_at(five_questions_at.jobid, five_questions_at.dataid, five_questions_at.moment) AS w WHERE w.number BETWEEN 1 AND 5
+$$;
 COMMENT ON FUNCTION dataflow.five_questions_at(text, text, timestamptz) IS
     'The five questions as they were at a moment: while an attempt was at the run, from its evidence; while it waited, from history, and NULL where history cannot tell. SELECT * FROM dataflow.five_questions_at(''clean_orders'', ''2026-01-01'', ''2026-01-02 06:00Z'')';
 
@@ -424,7 +444,6 @@ SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
     at_it constant bigint := dataflow._attempt_at(why_at.jobid, why_at.dataid, why_at.moment);
     last record;
     before dataflow.attempt;
@@ -436,13 +455,10 @@ BEGIN
         RETURN QUERY SELECT w.* FROM dataflow.why_attempt(why_at.jobid, why_at.dataid, (SELECT a.number FROM dataflow.attempt a WHERE a.attempt = at_it)) AS w;
         RETURN;
     END IF;
-    SELECT e.kind, e.at, e.code, e.reason INTO last FROM dataflow.event e
-        WHERE e.jobid = why_at.jobid AND e.dataid = why_at.dataid AND e.kind IN ('queued', 'blocked', 'refused') AND e.at <= why_at.moment
-        ORDER BY e.at DESC, e.event DESC LIMIT 1;
+    SELECT n.* INTO last FROM dataflow._noted_last(why_at.jobid, why_at.dataid, why_at.moment) AS n;
     SELECT s.status, s.since, s.code, s.reason, s.is_known INTO made FROM dataflow.job_output o
         CROSS JOIN LATERAL dataflow._status_at(o.datasetid, why_at.dataid, why_at.moment) AS s WHERE o.jobid = why_at.jobid ORDER BY o.datasetid LIMIT 1;
-    SELECT a.* INTO before FROM dataflow.attempt a
-        WHERE a.jobid = why_at.jobid AND a.dataid = why_at.dataid AND a.ended <= why_at.moment ORDER BY a.number DESC LIMIT 1;
+    before := dataflow._attempt_before(why_at.jobid, why_at.dataid, why_at.moment);
     SELECT a.* INTO after FROM dataflow.attempt a
         WHERE a.jobid = why_at.jobid AND a.dataid = why_at.dataid AND a.claimed > why_at.moment ORDER BY a.number LIMIT 1;
     stood := CASE
@@ -452,22 +468,20 @@ BEGIN
         WHEN last.kind IS NOT NULL OR made.status IS NOT NULL THEN 'WAITING'
         ELSE 'UNKNOWN' END;
     RETURN QUERY SELECT 0, 'Where did it stand?', NULL::boolean, stood, concat_ws('; ',
-            format('at %s no attempt was at it', to_char(why_at.moment, stamp)),
+            format('at %s no attempt was at it', dataflow._stamp(why_at.moment)),
             CASE stood
-                WHEN 'QUEUED' THEN format('it was in the queue since %s%s', to_char(last.at, stamp), ', ' || last.reason)
-                WHEN 'READY' THEN format('it was published since %s', to_char(made.since, stamp))
-                WHEN 'FAILED' THEN format('it had failed at %s, %s: %s', to_char(made.since, stamp), coalesce(made.code, 'no code'), coalesce(split_part(made.reason, E'\n', 1), 'no reason is known'))
-                WHEN 'HELD' THEN format('it was held since %s: %s', to_char(made.since, stamp), coalesce(made.reason, 'no reason was given'))
-                WHEN 'WAITING' THEN coalesce('it waited since ' || to_char(last.at, stamp) || ': ' || last.code || ', ' || last.reason, 'it waited')
-                ELSE CASE WHEN made.is_known THEN 'nothing was known of it'
-                    ELSE coalesce('history begins at ' || to_char(dataflow._history_begins(), stamp), 'there is no history') || ', and tells nothing of this' END END,
-            'attempt ' || before.number || ' had ended at ' || to_char(before.ended, stamp) || ', ' || coalesce(before.code, before.outcome),
-            'attempt ' || after.number || ' was claimed at ' || to_char(after.claimed, stamp)),
+                WHEN 'QUEUED' THEN format('it was in the queue since %s%s', dataflow._stamp(last.at), ', ' || last.reason)
+                WHEN 'READY' THEN format('it was published since %s', dataflow._stamp(made.since))
+                WHEN 'FAILED' THEN format('it had failed at %s, %s: %s', dataflow._stamp(made.since), coalesce(made.code, 'no code'), coalesce(split_part(made.reason, E'\n', 1), 'no reason is known'))
+                WHEN 'HELD' THEN format('it was held since %s: %s', dataflow._stamp(made.since), coalesce(made.reason, 'no reason was given'))
+                WHEN 'WAITING' THEN coalesce('it waited since ' || dataflow._stamp(last.at) || ': ' || last.code || ', ' || last.reason, 'it waited')
+                ELSE CASE WHEN made.is_known THEN 'nothing was known of it' ELSE dataflow._beyond_history() END END,
+            'attempt ' || before.number || ' had ended at ' || dataflow._stamp(before.ended) || ', ' || coalesce(before.code, before.outcome),
+            'attempt ' || after.number || ' was claimed at ' || dataflow._stamp(after.claimed)),
         coalesce(format('dataflowctl why %s %s --attempt ', why_at.jobid, why_at.dataid) || before.number || ' has the evidence of the attempt before',
             format('how it stands now: dataflowctl why %s %s', why_at.jobid, why_at.dataid));
     RETURN QUERY SELECT q.*, NULL::text FROM dataflow._waiting_answers(why_at.jobid, why_at.dataid, why_at.moment) AS q;
-    RETURN QUERY SELECT 15, 'What was changed since?', NULL::boolean, NULL::text, c.said, NULL::text
-    FROM (SELECT dataflow._declared_since(why_at.jobid, why_at.moment) AS said) AS c WHERE c.said IS NOT NULL;
+    RETURN QUERY SELECT c.* FROM dataflow._changes_since(why_at.jobid, why_at.moment) AS c;
 END $$;
 COMMENT ON FUNCTION dataflow.why_at(text, text, timestamptz) IS
     'Why a run did, or did not, run at a moment: where it stood (0), the five questions as they were then (1 to 5), of an attempt with what it ran (14), and what was declared otherwise since (15)';

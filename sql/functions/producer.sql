@@ -1,17 +1,18 @@
 -- A dataset gets another producer, or loses it.
 
--- A dataset that gets another producer, or loses it, keeps its chunks. One that was being written at that moment is taken
--- from its attempt: the new producer makes it again, or, without one, it has failed.
+-- The dataset keeps its chunks. A chunk that is being written at that moment is taken from its attempt: the new producer makes it again;
+-- without a new producer the chunk is FAILED.
 CREATE OR REPLACE FUNCTION dataflow._own_chunks(datasetids text[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
--- As in _rebuild_queue(): the chunks of other datasets are not read.
+-- The chunks of other datasets must not be read: of many datasets only a few change their producer.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_nestloop = on
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET enable_material = off
+SET enable_memoize = off
 SET enable_bitmapscan = off
 SET join_collapse_limit = 1
 SET jit = off
@@ -30,7 +31,7 @@ BEGIN
     ) AS written
     WHERE s.datasetid = d.datasetid AND s.dataid = written.dataid AND s.locktype = 'OUT' AND s.status = 'RUNNING' AND s.jobid <> coalesce(o.jobid, '');
 
-    -- Counted by the status that each has when its row is had: somebody may be changing it.
+    -- The counters use the status that UPDATE returns: another transaction may have changed it since the SELECT.
     WITH strangers AS MATERIALIZED (
         SELECT s.datasetid, s.dataid, s.jobid AS was, coalesce(o.jobid, '') AS now
         FROM unnest(datasetids) AS d (datasetid) LEFT JOIN dataflow.job_output o ON o.datasetid = d.datasetid
@@ -49,7 +50,7 @@ BEGIN
         GROUP BY m.datasetid, owner.jobid, m.status
     )
     SELECT array_agg(m.now), array_agg(m.dataid::text) INTO jobids, dataids FROM moved m WHERE m.status = 'RESUBMIT' AND m.now <> '';
-    -- A run makes all its outputs together: one that is to be made again takes the others of its new producer with it.
+    -- A run makes all its outputs together. If one of them has to be made again, so do the others.
     UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, reason = 'another output of its run is to be made again'
     FROM unnest(jobids, dataids) AS r (jobid, dataid) JOIN dataflow.job_output o ON o.jobid = r.jobid
     WHERE s.datasetid = o.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT' AND s.jobid = o.jobid AND s.status IN ('READY', 'FAILED', 'RUNNING');

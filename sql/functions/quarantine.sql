@@ -1,8 +1,8 @@
 -- Bad records: listed, taken out for a person, taken back, and applied when their run is made again.
 --
--- A resolution says what became of a record: {"repaired": {column: value}} puts these values in its place, anything else
--- drops it. The runner finds the record again by its mark, a hash of its content, wherever the job judged it: so a repair is
--- applied exactly where and as often as the record itself appears, and never beside it.
+-- A resolution says what becomes of a record: {"repaired": {column: value}} replaces its values, anything else drops it. The runner
+-- finds the record by its mark, a hash of its content, wherever the job meets it. So a repair is applied as often as the record appears,
+-- and to no other record.
 
 CREATE OR REPLACE FUNCTION dataflow.quarantined(job text DEFAULT NULL, pattern text DEFAULT NULL, with_resolved boolean DEFAULT false, at_most integer DEFAULT 100) RETURNS TABLE (
     jobid text, dataid text, itemid text, code text, reason text, created timestamptz, attempt bigint, is_resolved boolean, resolved_by text, resolved timestamptz
@@ -43,21 +43,30 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.quarantine_record(text, text, text) IS 'One record that was set aside, with its details';
 
+-- Refuses items of which the run has set aside no record.
+CREATE OR REPLACE FUNCTION dataflow._known_records(jobid text, dataid text, itemids text[]) RETURNS void
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM dataflow._known_job(_known_records.jobid);
+    PERFORM dataflow.quarantine_record(_known_records.jobid, _known_records.dataid, i.itemid) FROM (
+        SELECT u AS itemid FROM unnest(itemids) AS u
+        WHERE NOT EXISTS (SELECT FROM dataflow.quarantine q WHERE q.jobid = _known_records.jobid AND q.dataid = _known_records.dataid AND q.itemid = u)
+        LIMIT 1
+    ) AS i;
+END $$;
+
 CREATE OR REPLACE FUNCTION dataflow.resolve(jobid text, dataid text, itemids text[], resolution jsonb DEFAULT '{}') RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    unknown text;
     done bigint;
 BEGIN
-    PERFORM dataflow._known_job(resolve.jobid);
-    SELECT i INTO unknown FROM unnest(itemids) AS i WHERE NOT EXISTS (
-        SELECT FROM dataflow.quarantine q WHERE q.jobid = resolve.jobid AND q.dataid = resolve.dataid AND q.itemid = i) LIMIT 1;
-    IF FOUND THEN
-        PERFORM dataflow.quarantine_record(resolve.jobid, resolve.dataid, unknown);
-    END IF;
+    PERFORM dataflow._known_records(resolve.jobid, resolve.dataid, itemids);
     UPDATE dataflow.quarantine q SET is_resolved = true, resolved = clock_timestamp(), resolved_by = session_user,
         contained = q.contained OR q.applied IS NOT NULL, applied = NULL, resolution = resolve.resolution
         WHERE q.jobid = resolve.jobid AND q.dataid = resolve.dataid AND (itemids IS NULL OR q.itemid = ANY (itemids)) AND NOT q.is_resolved;
@@ -73,16 +82,10 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    unknown text;
     done bigint;
 BEGIN
-    PERFORM dataflow._known_job(unresolve.jobid);
-    SELECT i INTO unknown FROM unnest(itemids) AS i WHERE NOT EXISTS (
-        SELECT FROM dataflow.quarantine q WHERE q.jobid = unresolve.jobid AND q.dataid = unresolve.dataid AND q.itemid = i) LIMIT 1;
-    IF FOUND THEN
-        PERFORM dataflow.quarantine_record(unresolve.jobid, unresolve.dataid, unknown);
-    END IF;
-    -- `applied` stays: a published version holds what was decided, and replay() has to make the chunk again without it.
+    PERFORM dataflow._known_records(unresolve.jobid, unresolve.dataid, itemids);
+    -- `applied` stays: a published version contains the resolution, and replay() has to make the chunk again without it.
     UPDATE dataflow.quarantine q SET is_resolved = false, resolved = NULL, resolved_by = NULL, resolution = NULL,
         details = q.details || jsonb_build_object('earlier', jsonb_build_object('record', q.details -> 'record', 'resolution', q.resolution,
             'resolved_by', q.resolved_by, 'resolved', q.resolved))
@@ -91,7 +94,7 @@ BEGIN
     RETURN done;
 END $$;
 COMMENT ON FUNCTION dataflow.unresolve(text, text, text[]) IS
-    'Opens resolved records of a run again, all of them where itemids is NULL; returns how many. replay() takes their resolution out of what is published';
+    'Opens resolved records of a run again, all of them where itemids is NULL; returns how many. replay() then makes the chunk again without their resolution';
 
 CREATE OR REPLACE FUNCTION dataflow.quarantine_groups(job text DEFAULT NULL, pattern text DEFAULT NULL, with_resolved boolean DEFAULT false) RETURNS TABLE (
     jobid text, code text, reason text, open bigint, resolved bigint, unapplied bigint, chunks bigint, first timestamptz, last timestamptz,
@@ -142,7 +145,7 @@ BEGIN
     ORDER BY dataflow.sortkey(q.dataid), q.itemid;
 END $$;
 COMMENT ON FUNCTION dataflow.quarantine_for_repair(text, text[], boolean) IS
-    'The records that a job set aside, whole, for a person to repair; of one that could not be parsed its text, and in parsed its columns as far as they could be read';
+    'The whole records that a job set aside, for a person to repair. A record that could not be parsed has its text, and in parsed the columns that could be read';
 
 CREATE OR REPLACE FUNCTION dataflow.quarantine_export(job text, patterns text[] DEFAULT NULL, with_resolved boolean DEFAULT false) RETURNS TABLE (
     dataid text, itemid text, code text, reason text, record jsonb, resolution jsonb
@@ -160,15 +163,10 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    unknown record;
     done bigint;
 BEGIN
     PERFORM dataflow._known_job(job);
-    SELECT r.dataid, r.itemid INTO unknown FROM jsonb_to_recordset(records) AS r (dataid text, itemid text)
-        WHERE NOT EXISTS (SELECT FROM dataflow.quarantine q WHERE q.jobid = job AND q.dataid = r.dataid AND q.itemid = r.itemid) LIMIT 1;
-    IF FOUND THEN
-        PERFORM dataflow.quarantine_record(job, unknown.dataid, unknown.itemid);
-    END IF;
+    PERFORM dataflow._known_records(job, r.dataid, array_agg(r.itemid)) FROM jsonb_to_recordset(records) AS r (dataid text, itemid text) GROUP BY r.dataid;
     UPDATE dataflow.quarantine q SET is_resolved = true, resolved = clock_timestamp(), resolved_by = session_user,
         contained = q.contained OR q.applied IS NOT NULL, applied = NULL, resolution = coalesce(r.resolution, '{}')
     FROM jsonb_to_recordset(records) AS r (dataid text, itemid text, resolution jsonb)

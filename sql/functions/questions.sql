@@ -1,8 +1,56 @@
--- The five questions. _evaluate answers them for many runs at once; the claim, the work queue, `why` and evidence all
--- come from it, so that they cannot disagree.
+-- The five questions. _evaluate() answers them for many runs at once. The claim, the queue, `why` and the evidence all use it, so they
+-- cannot disagree.
 
--- Each of the five texts says why the answer is no, and is NULL where it is yes. The planner's settings keep the plan the
--- same for ten chunks and for ten million: a plan made while the tables were empty must not scan them later.
+-- What the questions need to know of a job, the same for all its runs. invalid_path says why question 3 is answered no for every one of them.
+CREATE OR REPLACE FUNCTION dataflow._job_facts(jobids text[]) RETURNS TABLE (
+    jobid text,
+    strict_order boolean,
+    retired timestamptz,
+    outputs text[],
+    ordering text,
+    same_inputs text[],
+    has_mappings boolean,
+    invalid_path text
+)
+LANGUAGE sql STABLE
+AS $$
+    SELECT j.jobid::text, j.strict_order, j.retired, facts.outputs, facts.ordering, facts.same_inputs, facts.has_mappings, CASE
+        WHEN facts.homeless IS NOT NULL THEN format('dataset %s has neither a location nor a table', facts.homeless)
+        WHEN facts.last_environment <> facts.first_environment
+            THEN format('its datasets belong to different environments: %s and %s', facts.first_environment, facts.last_environment)
+    END
+    FROM dataflow.job j
+    CROSS JOIN LATERAL (
+        SELECT
+            coalesce(array_agg(d.datasetid::text) FILTER (WHERE used.written), '{}') AS outputs,
+            min(d.ordering) FILTER (WHERE used.written) AS ordering,
+            coalesce(array_agg(d.datasetid::text) FILTER (WHERE used.kind = 'identity'), '{}') AS same_inputs,
+            coalesce(bool_or(used.kind <> 'identity'), false) AS has_mappings,
+            min(d.datasetid::text) FILTER (WHERE d.location IS NULL AND d.tablename IS NULL AND d.format <> 'none'
+                AND (used.written OR d.calendar IS NULL)) AS homeless,
+            min(d.environment) AS first_environment,
+            max(d.environment) AS last_environment
+        FROM (
+            SELECT i.datasetid, false AS written, i.kind FROM dataflow.job_input i WHERE i.jobid = j.jobid
+            UNION ALL
+            SELECT o.datasetid, true, NULL FROM dataflow.job_output o WHERE o.jobid = j.jobid
+        ) AS used
+        JOIN dataflow.dataset d ON d.datasetid = used.datasetid
+    ) AS facts
+    WHERE j.jobid IN (SELECT DISTINCT named FROM unnest(jobids) AS named)
+$$;
+
+-- The jobs that one chunk of this dataset, READY and validated, suffices for: they read nothing else, and read it by identity. A run of such a job whose
+-- outputs have no row has five answers of yes, and needs no look of _evaluate: 1, 2 and 4 ask about that chunk, 3 is the job's, and nothing is locked.
+CREATE OR REPLACE FUNCTION dataflow._sole_readers(datasetid text) RETURNS TABLE (jobid text, outputs text[], ordering text)
+LANGUAGE sql STABLE
+AS $$
+    SELECT f.jobid, f.outputs, f.ordering
+    FROM dataflow._job_facts(ARRAY(SELECT i.jobid::text FROM dataflow.job_input i WHERE i.datasetid = _sole_readers.datasetid)) AS f
+    WHERE f.same_inputs = ARRAY[_sole_readers.datasetid] AND NOT f.has_mappings AND NOT f.strict_order AND f.retired IS NULL AND f.invalid_path IS NULL AND f.outputs <> '{}'
+$$;
+
+-- Each of the five texts says why the answer is no; NULL: the answer is yes.
 CREATE OR REPLACE FUNCTION dataflow._evaluate(jobids text[], dataids text[]) RETURNS TABLE (
     jobid text,
     dataid text,
@@ -34,36 +82,15 @@ AS $$
 BEGIN
     RETURN QUERY
     WITH jobs AS MATERIALIZED (
-        -- What is the same for all runs of a job is looked up once.
-        SELECT j.jobid, j.strict_order, j.retired, facts.outputs, facts.ordering, CASE
-            WHEN facts.homeless IS NOT NULL THEN format('dataset %s has neither a location nor a table', facts.homeless)
-            WHEN facts.last_environment <> facts.first_environment
-                THEN format('its datasets belong to different environments: %s and %s', facts.first_environment, facts.last_environment)
-        END AS invalid_path
-        FROM dataflow.job j
-        CROSS JOIN LATERAL (
-            SELECT
-                count(*) FILTER (WHERE used.written) AS outputs,
-                min(d.ordering) FILTER (WHERE used.written) AS ordering,
-                min(d.datasetid::text) FILTER (WHERE d.location IS NULL AND d.tablename IS NULL AND d.format <> 'none'
-                    AND (used.written OR d.calendar IS NULL)) AS homeless,
-                min(d.environment) AS first_environment,
-                max(d.environment) AS last_environment
-            FROM (
-                SELECT i.datasetid, false AS written FROM dataflow.job_input i WHERE i.jobid = j.jobid
-                UNION ALL
-                SELECT o.datasetid, true FROM dataflow.job_output o WHERE o.jobid = j.jobid
-            ) AS used
-            JOIN dataflow.dataset d ON d.datasetid = used.datasetid
-        ) AS facts
-        WHERE j.jobid IN (SELECT DISTINCT named FROM unnest(jobids) AS named)
+        -- Looked up once for all runs of a job.
+        SELECT f.* FROM dataflow._job_facts(jobids) AS f
     )
     SELECT
-        j.jobid::text,
+        j.jobid,
         r.dataid,
         i.not_ready || CASE WHEN i.missing > 1 THEN format(' (and %s more)', i.missing - 1) ELSE '' END,
         CASE
-            -- Nothing that arrives asks for such a run: new_run() does, by a row of its outputs.
+            -- No arriving chunk asks for such a run. new_run() does, by writing a row for each output.
             WHEN i.chunks = 0 AND j.retired IS NULL AND o.status IS NULL THEN 'the job has no inputs, and nobody has asked for this run'
             WHEN i.unmapped IS NOT NULL THEN format('%s has no input chunk for dataid %s: its mapping does not know such ids', i.unmapped, r.dataid)
             WHEN earlier.dataid IS NOT NULL THEN format('%s comes first: the job keeps strict order', earlier.dataid)
@@ -72,7 +99,7 @@ BEGIN
         i.unvalidated,
         CASE
             WHEN j.retired IS NOT NULL THEN 'the job is retired: its flow no longer declares it'
-            WHEN j.outputs = 0 THEN 'the job has no outputs'
+            WHEN j.outputs = '{}' THEN 'the job has no outputs'
             ELSE coalesce(o.locked, i.locked)
         END,
         i.versions,
@@ -85,7 +112,7 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT
             count(*) AS chunks,
-            -- What a person holds is locked, whatever it was before: it is the fifth question, and released first.
+            -- A held input is a matter of question 5, whatever its status was before.
             count(*) FILTER (WHERE coalesce(s.status NOT IN ('READY', 'HOLD', 'PENDING'), true) AND q.dataid IS NOT NULL) AS missing,
             min(format('%s/%s %s', q.datasetid, q.dataid, coalesce('is ' || s.status, 'is not there')))
                 FILTER (WHERE coalesce(s.status NOT IN ('READY', 'HOLD', 'PENDING'), true) AND q.dataid IS NOT NULL) AS not_ready,
@@ -94,7 +121,7 @@ BEGIN
             min(format('%s/%s is %s', q.datasetid, q.dataid, coalesce(s.status || ': ' || split_part(s.reason, E'\n', 1), s.status)))
                 FILTER (WHERE s.status IN ('HOLD', 'PENDING')) AS locked,
             jsonb_object_agg(q.datasetid || '/' || q.dataid, s.version) FILTER (WHERE s.status = 'READY') AS versions
-        FROM dataflow._inputs(r.jobid, r.dataid) AS q
+        FROM dataflow._known_inputs(r.jobid, r.dataid, j.same_inputs, j.has_mappings) AS q
         LEFT JOIN LATERAL (
             SELECT c.status, c.version, c.validated, c.reason FROM dataflow.datastatus c
             WHERE c.datasetid = q.datasetid AND c.dataid = q.dataid AND c.locktype = 'OUT' OFFSET 0
@@ -102,8 +129,8 @@ BEGIN
     ) AS i
     CROSS JOIN LATERAL (
         SELECT
-            -- READY only when every output that is there is READY: a run of which one output is held or has failed is not done. One that
-            -- was declared later does not open the runs of before.
+            -- READY only if every output that has a row is READY: a run with a held or failed output is not done. An output that was
+            -- declared later has no row, and does not open earlier runs.
             CASE WHEN bool_and(s.status = 'READY') THEN 'READY' ELSE max(s.status) FILTER (WHERE s.status <> 'READY') END AS status,
             max(s.attempt) AS last_attempt,
             max(a.retry_at) AS retry_at,
@@ -114,7 +141,7 @@ BEGIN
                 WHEN s.status = 'FAILED' AND a.retry_at IS NULL THEN format('%s/%s has FAILED (%s) and waits for RESUBMIT', p.datasetid, r.dataid, coalesce(s.code, 'no code'))
                 WHEN reader.jobid IS NOT NULL THEN format('%s/%s is being read by job %s', p.datasetid, r.dataid, reader.jobid)
             END) AS locked
-        FROM dataflow.job_output p
+        FROM (SELECT unnest(j.outputs) AS datasetid) AS p
         LEFT JOIN LATERAL (
             SELECT c.status, c.attempt, c.version, c.code, c.reason FROM dataflow.datastatus c
             WHERE c.datasetid = p.datasetid AND c.dataid = r.dataid AND c.locktype = 'OUT' OFFSET 0
@@ -128,7 +155,6 @@ BEGIN
                 AND c.locktype = 'IN' AND c.status = 'RUNNING'
             LIMIT 1
         ) AS reader ON true
-        WHERE p.jobid = r.jobid
     ) AS o
     LEFT JOIN LATERAL (
         SELECT x.dataid FROM dataflow.open_run x
@@ -158,13 +184,13 @@ BEGIN
     RETURN QUERY
     SELECT q.number, q.question, said.no IS NULL, CASE WHEN said.no IS NOT NULL THEN q.code END, coalesce(said.no, q.yes), q.no IS NULL AND said.no IS NOT NULL
     FROM dataflow._evaluate(ARRAY[_questions.jobid], ARRAY[_questions.dataid]) AS e
-    -- What only the host can see, the last attempt has seen. It stands while the run waits for RESUBMIT, which the claim is told by question 5.
+    -- The host's answer no of the last attempt counts while the run waits for RESUBMIT. The claim is kept away by question 5.
     LEFT JOIN LATERAL dataflow._refused(_questions.jobid, _questions.dataid, e.last_attempt) AS host ON e.out_status = 'FAILED' AND e.locked IS NOT NULL
     CROSS JOIN LATERAL (VALUES
             (1, 'Is the data ready?', 'DATA_NOT_READY', e.not_ready, coalesce((
                 SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)),
                 CASE WHEN e.locked IS NULL THEN 'it has no inputs' ELSE 'nothing is missing; see question 5' END)),
-            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'the mapping of every input knows this dataid'),
+            (2, 'Is it the right data?', 'WRONG_DATA', e.wrong_data, 'every input has a chunk for this dataid'),
             (3, 'Is it in the right place?', 'INVALID_PATH', e.invalid_path, dataflow._places_of(_questions.jobid, _questions.dataid)),
             (4, 'Has it been validated?', 'NOT_VALIDATED', e.not_validated, 'every input is validated'),
             (5, 'Is it safe to access?', 'LOCKED', e.locked, 'no input and no output is locked')

@@ -1,8 +1,8 @@
 -- Private functions of release 0.1.0, in its signatures, for calls that are under way while the schema is upgraded.
 --
--- A call that began before the upgrade goes on with the body that it began with, and finds the functions which that body calls by
--- name and arguments when it gets there. Without these a daemon's claim would fail in the moment of the upgrade. The release after
--- 0.2 drops them. tests/upgrade/test_upgrade.py compares the functions of every released schema with these.
+-- A call that began before the upgrade goes on with its old body, and looks up the functions which that body calls by name and arguments
+-- when it gets there. Without the functions of this file a daemon's claim would fail at the moment of the upgrade. The release after 0.2
+-- drops them. tests/upgrade/test_upgrade.py compares them with every released schema.
 
 CREATE OR REPLACE FUNCTION dataflow._alone() RETURNS boolean
 LANGUAGE sql

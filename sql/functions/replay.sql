@@ -1,8 +1,8 @@
--- Repaired records, run alone. The rows that they make are added to those that are published: a new version, as if the whole chunk had been made
--- again. That holds only while nothing else has changed, and for jobs whose rows do not know of each other; whatever does not fit is made
--- again as a whole. The runner judges what only it can see (types, columns), and goes the other way by itself.
+-- Runs repaired records alone, and adds their rows to those that are published. The result is a new version, as if the whole chunk had been
+-- made again. This is right only if nothing else has changed and each row of the job depends on one record; in all other cases the whole
+-- chunk is made again. The runner checks what only it can see (types, columns), and makes the whole chunk if they do not fit.
 
--- Why the rows of an attempt cannot be added to; NULL: they can.
+-- Why rows cannot be added to those of an attempt; NULL: they can.
 CREATE OR REPLACE FUNCTION dataflow._whole_because(jobid text, dataid text, base bigint) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -34,7 +34,7 @@ AS $$
         SELECT bool_or(NOT q.is_resolved AND (q.applied IS NOT NULL OR q.contained)) AS reopened, bool_or(q.is_resolved AND q.applied IS NULL AND q.contained) AS contained,
             bool_or(q.is_resolved AND q.applied IS NULL AND q.resolution -> 'repaired' IS NOT NULL
                 AND (NOT q.details ? 'mark' OR dataflow._stored_record(q.details) IS NULL)) AS unknown,
-            -- How many records a version lacks is counted here, and those that another input had are none of them.
+            -- A dropped record counts only if this input, code and configuration have set it aside.
             bool_or(q.is_resolved AND q.resolution -> 'repaired' IS NULL
                 AND (x.inputs, x.code_hash, x.config_hash) IS DISTINCT FROM (b.inputs, b.code_hash, b.config_hash)) AS foreign_drop
         FROM dataflow.quarantine q LEFT JOIN dataflow.attempt x ON x.attempt = q.attempt
@@ -44,7 +44,8 @@ AS $$
     LIMIT 1
 $$;
 
--- The columns of a record as it was judged; of a line that could not be parsed as far as they were read, beside its text. NULL: it was cut off.
+-- The columns of a record as it was set aside. A line that could not be parsed has its text, and the columns that could be read. NULL: the
+-- record was cut off.
 CREATE OR REPLACE FUNCTION dataflow._stored_record(details jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -54,7 +55,7 @@ AS $$
         WHEN jsonb_typeof(details -> 'record') = 'object' THEN jsonb_build_object('columns', details -> 'record') END
 $$;
 
--- The attempt that made what is published of a run.
+-- The attempt that made the published version of a run.
 CREATE OR REPLACE FUNCTION dataflow._published_by(jobid text, dataid text) RETURNS bigint
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -96,10 +97,10 @@ BEGIN
         ON CONFLICT ON CONSTRAINT row_replay_pkey DO UPDATE SET attempt = excluded.attempt, asked = excluded.asked;
 END $$;
 COMMENT ON FUNCTION dataflow.replay_rows(text, text[], boolean) IS
-    'As replay(), but of jobs that declare rowwise = true only the repaired records are run, and their rows added to what is published; way says rows or whole, because why whole';
+    'replay(), but a job that declares rowwise = true runs only the repaired records, and their rows are added to what is published. way: rows or whole; because: why whole';
 
--- What an attempt has to know to add rows; NULL: it makes the whole chunk. Asked after the claim, so that everything is looked at once more.
--- An attempt that has failed is not repeated in this way.
+-- What an attempt needs to add rows; NULL: it makes the whole chunk. It is called after the claim, so all conditions are checked again.
+-- After an attempt that failed, the next one makes the whole chunk.
 CREATE OR REPLACE FUNCTION dataflow._row_replay(attempt bigint) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -121,7 +122,7 @@ AS $$
                 FILTER (WHERE c.is_given AND q.applied IS NULL), '[]') AS records,
             count(*) FILTER (WHERE c.is_given AND c.is_dropped) AS dropped, count(*) FILTER (WHERE NOT c.is_given) AS aside
         FROM dataflow.quarantine q
-        -- As finish() sees it: what was resolved after the claim is for the next attempt.
+        -- As in finish(): records that were resolved after the claim are left for the next attempt.
         CROSS JOIN LATERAL (
             SELECT q.is_resolved AND q.resolved <= a.claimed AS is_given, q.resolution -> 'repaired' IS NULL AS is_dropped
         ) AS c
@@ -163,4 +164,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION dataflow.replay(text, text[], boolean, boolean) IS
-    'Makes the chunks again that have resolved records which no version contains yet, or reopened ones which a version still contains as they were resolved; with_open => true also those with open records, for code that has learned to take them. A second call finds nothing to do';
+    'Makes chunks again whose resolved records are in no version yet, or whose reopened records are still in a version as they were resolved; with_open => true: also chunks with open records, for code that can handle them now. A second call finds nothing to do';

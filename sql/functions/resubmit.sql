@@ -1,6 +1,6 @@
--- Recovery: choose runs, preview, run them again.
+-- Recovery: previews which runs a selector names, and runs them again.
 
--- What the next attempt of a run gets in the place of the job's own parameters. A person who sets one output to RESUBMIT takes it back for the run.
+-- The parameters that the next attempt of a run gets instead of the job's own. If a person sets one output to RESUBMIT, the run has none.
 CREATE OR REPLACE FUNCTION dataflow._given_params(jobid text, dataid text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -21,8 +21,8 @@ AS $$
         WHEN 'number' THEN CASE WHEN declared::text ~ '^-?[0-9]+$' THEN 'a whole number' ELSE 'a number' END END
 $$;
 
--- A value has the type that it has in the flow. Text also stands for a number, a truth value, a list or a table, written as in JSON: command
--- lines know nothing else.
+-- A value must have the type that it has in the flow. Text is read as JSON if the flow has a number, a boolean, a list or a table: command
+-- lines only know text.
 CREATE OR REPLACE FUNCTION dataflow._checked_params(jobid text, params jsonb) RETURNS jsonb
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -89,11 +89,11 @@ DECLARE
 BEGIN
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO named_jobs, named_dataids FROM dataflow.select_runs(selector) AS r
         WHERE r.status IN ('FAILED', 'READY', 'RUNNING', 'RESUBMIT');
-    -- By job. What is made of these runs goes by its own parameters.
+    -- For each job that is named. Consumers that follow (downstream) use their own parameters.
     SELECT coalesce(jsonb_object_agg(j.jobid, dataflow._checked_params(j.jobid, resubmit_with.params)), '{}') INTO given
         FROM (SELECT DISTINCT n AS jobid FROM unnest(named_jobs) AS n ORDER BY n) AS j WHERE resubmit_with.params IS NOT NULL;
     IF given <> '{}' AND NOT dry_run THEN
-        -- A claim that is under way ends first: its attempt is cancelled, and the next one gets the parameters.
+        -- Waits for claims that are under way: their attempts are cancelled, and the next attempts get the parameters.
         PERFORM FROM unnest(named_jobs, named_dataids) AS r (jobid, dataid) JOIN dataflow.job_output o ON o.jobid = r.jobid
             JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT'
             ORDER BY s.datasetid, s.dataid FOR UPDATE OF s;
@@ -115,8 +115,8 @@ BEGIN
         FROM dataflow.job_output o JOIN dataflow.job_input i ON i.datasetid = o.datasetid AND i.jobid <> o.jobid
         WHERE o.jobid IN (SELECT j.jobid FROM jobs j) AND i.jobid IN (SELECT j.jobid FROM jobs j)
     ), levels AS (
-        -- Depth is a matter of jobs; a job that continues its own output goes through it in the order of its dataids. No
-        -- chain is longer than there are jobs, unless they run in a circle.
+        -- Depth counts jobs, not runs: a job that reads its own output goes on in the order of its dataids. Without a cycle no chain is
+        -- longer than the number of jobs.
         SELECT j.jobid::text COLLATE "C" AS jobid, 0 AS level FROM jobs j
         UNION
         SELECT e.consumer::text COLLATE "C", l.level + 1 FROM levels l JOIN edges e ON e.producer = l.jobid
@@ -137,7 +137,7 @@ BEGIN
     ORDER BY r.depth, r.jobid, dataflow.sortkey(r.dataid);
 
     IF NOT dry_run THEN
-        -- Who resubmits wants the whole chunk; replay_rows() says so afterwards where it does not.
+        -- A resubmit makes the whole chunk. replay_rows() calls this function, and then asks for rows alone where that is possible.
         DELETE FROM dataflow.row_replay k USING unnest(chosen_jobs, chosen_dataids) AS r (jobid, dataid) WHERE k.jobid = r.jobid AND k.dataid = r.dataid;
         UPDATE dataflow.datastatus s SET status = 'RESUBMIT', modified = now(), code = NULL, params = x.params, reason = 'with ' || dataflow._params_text(x.params)
         FROM unnest(chosen_jobs, chosen_dataids) AS r (jobid, dataid)
@@ -145,7 +145,7 @@ BEGIN
         LEFT JOIN unnest(named_jobs, named_dataids) AS n (jobid, dataid) ON given ? n.jobid AND n.jobid = r.jobid AND n.dataid = r.dataid
         CROSS JOIN LATERAL (SELECT nullif(given -> n.jobid, 'null') AS params) AS x
         WHERE s.datasetid = o.datasetid AND s.dataid = r.dataid AND s.locktype = 'OUT' AND s.status IN ('FAILED', 'READY', 'RUNNING');
-        -- One that waits already, and an output that is held, go by what was said last.
+        -- Runs that already wait for RESUBMIT, and held outputs, get the parameters of this call, too.
         UPDATE dataflow.datastatus s SET params = x.params
         FROM unnest(chosen_jobs, chosen_dataids) AS r (jobid, dataid)
         JOIN dataflow.job_output o ON o.jobid = r.jobid
@@ -156,7 +156,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION dataflow.resubmit_with(jsonb, jsonb, boolean, boolean) IS
-    'resubmit(), with parameters for the attempts of this resubmission of the selected runs alone, in the place of the job''s own; NULL: none. SELECT * FROM dataflow.resubmit_with(''{"job": "clean_orders"}'', ''{"least": 0}'')';
+    'resubmit(), with parameters that replace those of the job for the selected runs and this resubmission alone; NULL: none. SELECT * FROM dataflow.resubmit_with(''{"job": "clean_orders"}'', ''{"least": 0}'')';
 
 CREATE OR REPLACE FUNCTION dataflow.resubmit(selector jsonb, downstream boolean DEFAULT false, dry_run boolean DEFAULT false) RETURNS TABLE (
     depth integer,

@@ -1,9 +1,9 @@
--- Who may do what. Applied after all other files, and again with every change of one.
+-- Who may do what. Applied after all other files, whenever one of them has changed.
 --   dataflow_reader    sees everything but tokens, changes nothing
 --   dataflow_operator  also registers, holds, resubmits, cancels, seals passwords, and sets limits; begins and ends runs of jobs that are
---                      executed outside, whose data it vouches for as for what it registers; cannot claim or finish any other
+--                      executed outside; cannot claim or finish runs of other jobs
 --   dataflow_daemon    also claims, finishes, rescues; what `dataflowd run` connects as
---   dataflow_admin     owns the schema; applies flows, upgrades, and adds keys: who adds one reads what is sealed with it
+--   dataflow_admin     owns the schema; applies flows, upgrades, deletes, and adds keys (whoever adds a key can read what is sealed with it)
 
 GRANT USAGE ON SCHEMA dataflow TO dataflow_reader, dataflow_operator, dataflow_daemon;
 REVOKE ALL ON ALL TABLES IN SCHEMA dataflow FROM PUBLIC, dataflow_reader, dataflow_operator, dataflow_daemon;
@@ -14,7 +14,7 @@ GRANT SELECT ON dataflow.migration, dataflow.dataset, dataflow.job, dataflow.job
     dataflow.event, dataflow.job_code, dataflow.acceptance, dataflow.control, dataflow.counter, dataflow.partitioning, dataflow.batch, dataflow.key,
     dataflow.measurement, dataflow.judgement, dataflow.evidence, dataflow.job_like, dataflow.row_replay,
     dataflow.stale, dataflow.forced, dataflow.published, dataflow.chunk_count TO dataflow_reader;
--- The token is the fence, the incarnation the right to claim: people do not see them.
+-- Without token and incarnation: the token is the fence of an attempt, the incarnation gives the right to claim.
 GRANT SELECT (attempt, jobid, dataid, number, tries, lost, daemon, tag, forced, inputs, answers, claimed, started, ended, outcome, code,
     error, remedy, retry_at, code_hash, config_hash, usage, let_go, params, waits, lease_until, words) ON dataflow.attempt TO dataflow_reader;
 GRANT SELECT (daemon, hostname, pid, session_pid, environment, version, jobs, unserved, started, lease, lease_until, stopped, is_outside) ON dataflow.daemon
@@ -35,7 +35,7 @@ GRANT EXECUTE ON FUNCTION
 
 GRANT SELECT ON dataflow.daemons, dataflow.daemon_session, dataflow.limits, dataflow.jobs, dataflow.datasets, dataflow.keys TO dataflow_reader;
 GRANT EXECUTE ON FUNCTION
-    dataflow._has_session(integer), dataflow._session_name(text), dataflow.frozen_sessions(),
+    dataflow._has_session(integer), dataflow._session_name(text), dataflow._limit_of(dataflow.job, dataflow.control), dataflow.frozen_sessions(),
     dataflow.sealing_key(), dataflow.preview_order(text, text),
     dataflow.causes(text), dataflow.rates(), dataflow.overview(text), dataflow.overview(text, text[]), dataflow.needs_hand(text, text[]),
     dataflow.chunks(text, text[], text, text, text, boolean, text, boolean, integer), dataflow.chunk_map(text, integer, text, text), dataflow.chunk_grid(text, integer, text, text),
@@ -66,8 +66,8 @@ GRANT EXECUTE ON FUNCTION
     dataflow.register_daemon(text, text, integer, interval, text, text), dataflow.serve_jobs(text, uuid, text[]), dataflow.reloaded(text, uuid, integer),
     dataflow.serve_jobs(text, uuid, text[], jsonb),
     dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid), dataflow.retake_attempts(text, uuid),
-    dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.claim(text, uuid, integer), dataflow.claim_within(text, uuid, integer, text[], integer),
-    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.started(bigint, uuid), dataflow.started(bigint, uuid, double precision), dataflow.waits(bigint, uuid, integer),
+    dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.queue_of(text[]), dataflow.claim(text, uuid, integer), dataflow.claim_within(text, uuid, integer, text[], integer),
+    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.claim_run(text, uuid, text, text, boolean, text), dataflow.started(bigint, uuid), dataflow.started(bigint, uuid, double precision), dataflow.waits(bigint, uuid, integer),
     dataflow.end_frozen_sessions(), dataflow._session_ended(text, integer, timestamptz),
     dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),
     dataflow.tick(timestamptz), dataflow.fold_counters(), dataflow.ready(text, text[], boolean, text), dataflow.work_order(bigint, uuid), dataflow.attempt_order(bigint, uuid), dataflow.take_order(bigint, uuid), dataflow.began(bigint, uuid, double precision, jsonb),

@@ -1,6 +1,6 @@
 -- Selectors: which runs and chunks a command means.
 
--- A pattern is a glob (2026-01-*, ?) or a range (2026-01-01..2026-01-31), the same everywhere.
+-- A pattern is a dataid, a glob (2026-01-*, ?) or a range (2026-01-01..2026-01-31), in all commands.
 CREATE OR REPLACE FUNCTION dataflow.matches(dataid text, pattern text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
@@ -15,7 +15,7 @@ $$;
 COMMENT ON FUNCTION dataflow.matches(text, text) IS
     'Whether a dataid fits a pattern: a glob (2026-01-*) or a range (2026-01-01..2026-01-31)';
 
--- Patterns that are plain dataids are looked up by key instead of being tried on every chunk.
+-- Whether all patterns are plain dataids. Then chunks are looked up by key instead of matching every chunk.
 CREATE OR REPLACE FUNCTION dataflow._are_literal(patterns text[]) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT cardinality(patterns) > 0 AND NOT EXISTS (SELECT FROM unnest(patterns) AS p WHERE p ~ '[*?]' OR strpos(p, '..') > 0) $$;
@@ -27,10 +27,10 @@ AS $$
 #variable_conflict use_column
 DECLARE
     known constant text[] := ARRAY['job', 'dataset', 'dataid', 'status', 'error', 'since', 'stale'];
+    patterns constant text[] := ARRAY(SELECT dataflow._texts(selector -> 'dataid'));
+    is_literal constant boolean := dataflow._are_literal(patterns);
+    statuses constant text[] := ARRAY(SELECT upper(t) FROM dataflow._texts(selector -> 'status') AS t);
     unknown text;
-    patterns text[];
-    is_literal boolean;
-    statuses text[];
 BEGIN
     SELECT k INTO unknown FROM jsonb_object_keys(selector) AS k WHERE k <> ALL (known) LIMIT 1;
     IF FOUND THEN
@@ -42,13 +42,7 @@ BEGIN
     IF selector ? 'dataset' THEN
         PERFORM dataflow._known_dataset(selector ->> 'dataset');
     END IF;
-    patterns := ARRAY(SELECT jsonb_array_elements_text(CASE jsonb_typeof(selector -> 'dataid') WHEN 'array' THEN selector -> 'dataid' ELSE jsonb_build_array(selector -> 'dataid') END) WHERE selector ? 'dataid');
-    is_literal := dataflow._are_literal(patterns);
-    statuses := ARRAY(SELECT upper(jsonb_array_elements_text(CASE jsonb_typeof(selector -> 'status') WHEN 'array' THEN selector -> 'status' ELSE jsonb_build_array(selector -> 'status') END)) WHERE selector ? 'status');
-    SELECT s INTO unknown FROM unnest(statuses) AS s WHERE s NOT IN ('RUNNING', 'READY', 'FAILED', 'RESUBMIT', 'PENDING', 'HOLD') LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION '% is no status', unknown USING ERRCODE = 'DF400', HINT = 'allowed are RUNNING, READY, FAILED, RESUBMIT, PENDING, HOLD';
-    END IF;
+    PERFORM dataflow._checked_statuses(statuses);
     RETURN QUERY
     SELECT s.jobid::text, s.dataid::text, max(s.status), max(s.code), max(s.modified)
     FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.locktype = 'OUT' AND s.jobid = o.jobid
@@ -65,7 +59,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.select_runs(jsonb) IS
     'The runs that a selector names: {"job", "dataset", "dataid": pattern or list, "status", "error": one or list, "since", "stale"}, all optional';
 
--- The chunks that a selector names (see select_runs), and unless it names a job also those that no job produces.
+-- The chunks of the runs that a selector names (see select_runs). If it names no job, also chunks that no job produces.
 CREATE OR REPLACE FUNCTION dataflow.select_chunks(selector jsonb) RETURNS TABLE (datasetid text, dataid text, jobid text, status text, reason text, modified timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -135,7 +129,7 @@ BEGIN
         moment := dataflow.period_start(unit, low, 'UTC');
         until := dataflow.period_start(unit, high, 'UTC');
         IF moment <= until THEN
-            -- Seen at once where it is far too long; the last million is counted.
+            -- Refuses a range that is far too long before counting; a shorter one is counted below.
             IF (until - moment) / at_most > (CASE unit WHEN 'hour' THEN interval '1 hour' WHEN 'day' THEN interval '25 hours'
                 WHEN 'week' THEN interval '8 days' ELSE interval '31 days' END) THEN
                 RAISE EXCEPTION 'the range % has more than % dataids', bounds, at_most USING ERRCODE = 'DF400', HINT = 'register it in parts';

@@ -1,7 +1,7 @@
--- Natural order as text that sorts bytewise.
+-- The natural order of dataids, as text that sorts bytewise.
 
--- Digit runs of more than ten significant digits: the greatest number of ten digits, then their length, then they. That
--- number itself is written in the same way, so that what follows it is not taken for a length.
+-- A number of more than ten significant digits becomes 9999999999, its length, and its digits. The number 9999999999 itself is written in
+-- the same way, so that the text after it is not taken for a length.
 CREATE OR REPLACE FUNCTION dataflow._long_sortkey(dataid text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
@@ -19,7 +19,7 @@ CREATE OR REPLACE FUNCTION dataflow.sortkey(dataid text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
     SELECT CASE
-        -- Numbers and ISO dates are what most dataids are; the general way costs ten times as much.
+        -- Most dataids are numbers or ISO dates. The general way costs ten times as much.
         WHEN dataid !~ '[^0-9]' AND length(dataid) <= 10 THEN lpad(dataid, 10, '0')
         WHEN translate(dataid, '0123456789', '0000000000') = '0000-00-00'
             THEN '000000' || substr(dataid, 1, 4) || '-00000000' || substr(dataid, 6, 2) || '-00000000' || substr(dataid, 9, 2)

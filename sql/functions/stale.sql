@@ -1,6 +1,6 @@
 -- Which published chunks were made by force, and which are not up to date.
 
--- Only a forced attempt may have been given less than its mapping says. NULL: it was given everything.
+-- The inputs that a forced attempt did not get although its mapping names them. NULL: it got everything.
 CREATE OR REPLACE FUNCTION dataflow._not_given(a dataflow.attempt) RETURNS text[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -10,7 +10,7 @@ AS $$
     WHERE a.forced AND NOT (a.answers ->> 'ready')::boolean AND q.dataid IS NOT NULL AND NOT a.inputs ? (q.datasetid || '/' || q.dataid)
 $$;
 
--- Which of the versions that an attempt was given were made by force. NULL: none.
+-- The inputs of an attempt whose versions were made by force. NULL: none.
 CREATE OR REPLACE FUNCTION dataflow._forced_inputs(inputs jsonb) RETURNS text[]
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -28,10 +28,10 @@ JOIN dataflow.manifest m ON m.attempt = a.attempt
 JOIN dataflow.datastatus s ON s.datasetid = m.datasetid AND s.dataid = m.dataid AND s.locktype = 'OUT' AND s.manifest = m.version AND s.status = 'READY'
 WHERE a.forced;
 COMMENT ON VIEW dataflow.forced IS 'READY chunks whose version was made by force';
-COMMENT ON COLUMN dataflow.forced.missing IS 'The inputs that it was made without; NULL: it was made of all of them';
+COMMENT ON COLUMN dataflow.forced.missing IS 'The inputs that the version was made without; NULL: it was made of all inputs';
 
--- A chunk is stale when it was made by other code or configuration than the job has now, and nobody has accepted it with these,
--- from inputs that were published again since, or by force without an input that is there now.
+-- A chunk is stale if other code or configuration than that of now made it and nobody has accepted it, if one of its inputs was
+-- published again since, or if it was made by force without an input that is there now.
 CREATE OR REPLACE VIEW dataflow.stale AS
 SELECT s.datasetid::text, s.dataid::text, s.jobid, s.version, a.attempt,
     array_remove(ARRAY[
@@ -77,5 +77,5 @@ WHERE s.locktype = 'OUT' AND s.status = 'READY'
 COMMENT ON VIEW dataflow.stale IS
     'READY chunks that were made by other code or configuration than the job has now, from inputs that were published again since, or by force without an input that is READY now';
 COMMENT ON COLUMN dataflow.stale.because IS 'CODE, CONFIGURATION, INPUT';
-COMMENT ON COLUMN dataflow.stale.input IS 'The first input that is newer, or was not there';
-COMMENT ON COLUMN dataflow.stale.changed IS 'The files, functions and constants of the code that changed since: jobs.py:clean. NULL: not the code, or it is not known';
+COMMENT ON COLUMN dataflow.stale.input IS 'The first input that is newer than the version, or that was missing then';
+COMMENT ON COLUMN dataflow.stale.changed IS 'The files, functions and constants of the code that changed since: jobs.py:clean. NULL: the code has not changed, or the parts are not known';

@@ -1,4 +1,4 @@
--- All about a job: what it reads, how it is run, how far it is, how long it took, what its nodes did.
+-- Statistics of a job: what it reads, how it is run, how much is done, how long it took, what its nodes did.
 
 CREATE OR REPLACE FUNCTION dataflow.job_stats(jobid text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER
@@ -31,7 +31,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.job_stats(text) IS
     'A job as one JSON object: created, flow, configuration, description, sources, chunks, exceptions, quarantine, execution, published, nodes';
 
--- A batch is in the state of what the job made of it; of nothing yet: HOLD or WAITING.
+-- The state of a batch is that of the chunk that the job made of it; before that it is HOLD or WAITING.
 CREATE OR REPLACE FUNCTION dataflow._job_sources(jobid text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -58,8 +58,9 @@ AS $$
     WHERE i.jobid = _job_sources.jobid
 $$;
 
--- Time is that of the job's own code where it is known. busy: at least one attempt ran; side by side they add up to more.
--- Nobody knows when a lost attempt ended, so it has no time. A retry is every attempt of a production but its first: after a failure that the job may repeat, or a lost runner.
+-- Times are those of the job's own code, if they are known. busy: the time in which at least one attempt ran; attempts side by side add up
+-- to more. A lost attempt has no time, because nobody knows when it ended. Every attempt of a production after its first is a retry: after
+-- a failure that the job may repeat, or after a lost runner.
 CREATE OR REPLACE FUNCTION dataflow._job_execution(jobid text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -93,7 +94,7 @@ AS $$
     FROM summed s
 $$;
 
--- Of each chunk the attempt that made what is published counts: the sum says what is there, however often it was made.
+-- Only the attempt that made the published version of a chunk counts, so the sums describe what is published.
 CREATE OR REPLACE FUNCTION dataflow._job_nodes(jobid text) RETURNS jsonb
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -114,7 +115,7 @@ AS $$
     ) AS n
 $$;
 
--- A runner tells them; what is no list of names counts as none.
+-- Runners report the sources. Anything that is not a list of names counts as none.
 CREATE OR REPLACE FUNCTION dataflow._node_sources(told jsonb) RETURNS text[]
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp

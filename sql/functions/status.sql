@@ -1,7 +1,7 @@
--- The life of a chunk: what a person may set by hand, and what follows from any change.
+-- The life of a chunk: the changes that a person may make by hand, and the consequences of every change.
 
--- Plain SQL is an interface: UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE ... This trigger fires for everybody
--- but the framework's own functions, which run as dataflow_admin.
+-- Plain SQL is an interface: UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE ... This trigger fires for all changes but those of
+-- our own functions, which run as dataflow_admin.
 CREATE OR REPLACE FUNCTION dataflow._datastatus_by_hand() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -59,7 +59,7 @@ BEGIN
         RETURN NULL;
     END IF;
     NEW.modified := now();
-    -- Parameters are given by dataflow.resubmit_with() alone; a plain RESUBMIT goes back to the job's own.
+    -- Only resubmit_with() gives a run its own parameters. A RESUBMIT by hand goes back to those of the job.
     NEW.params := CASE WHEN NEW.status NOT IN ('RESUBMIT', 'READY') THEN OLD.params END;
     NEW.held_from := CASE
         WHEN NEW.status NOT IN ('HOLD', 'PENDING') THEN NULL
@@ -74,8 +74,8 @@ BEGIN
             NEW.manifest := NULL;
             NEW.version := OLD.version + 1;
         ELSE
-            -- What a job made is read through its manifest. Without one the chunk would be its whole directory, in which other attempts
-            -- may lie: failed ones, and older versions.
+            -- Readers find the output of a job through its manifest. Without a manifest they would read the whole directory, with the
+            -- files of failed attempts and of older versions.
             SELECT m.version INTO last_version FROM dataflow.manifest m
                 WHERE m.datasetid = OLD.datasetid AND m.dataid = OLD.dataid AND m.version = OLD.manifest AND m.collected IS NULL;
             IF last_version IS NULL THEN
@@ -99,8 +99,9 @@ END $$;
 CREATE OR REPLACE TRIGGER datastatus_by_hand BEFORE INSERT OR UPDATE OR DELETE ON dataflow.datastatus
     FOR EACH ROW WHEN (current_user <> 'dataflow_admin') EXECUTE FUNCTION dataflow._datastatus_by_hand();
 
--- Typed once more, RESUBMIT is what was said last, as with resubmit(): parameters that an earlier one gave are gone. Whoever sets only
--- the reason has not typed it: this trigger is for statements that name the status. It fires after the one above, by its name.
+-- A RESUBMIT by hand of a run that already waits for RESUBMIT takes back its parameters, as resubmit() does. The trigger fires only for
+-- statements that name the status, so that a change of the reason alone does not count. Its name sorts after that of the trigger above, so
+-- it fires second.
 CREATE OR REPLACE FUNCTION dataflow._resubmitted_again_by_hand() RETURNS trigger
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -117,7 +118,7 @@ CREATE OR REPLACE TRIGGER datastatus_resubmitted_again BEFORE UPDATE OF status O
     FOR EACH ROW WHEN (current_user <> 'dataflow_admin' AND OLD.status = 'RESUBMIT' AND NEW.status = 'RESUBMIT' AND OLD.params IS NOT NULL)
     EXECUTE FUNCTION dataflow._resubmitted_again_by_hand();
 
--- What follows from changes of status, whoever made them: history, counters, fencing, and the queue.
+-- The consequences of every change of status: history, counters, fencing, and the queue.
 CREATE OR REPLACE FUNCTION dataflow._changed(changes dataflow.status_change[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -149,7 +150,7 @@ BEGIN
     END IF;
     SELECT
         bool_or(c.locktype = 'OUT' AND (c.was = 'RUNNING' AND c.now IS DISTINCT FROM 'READY' OR c.now = 'RESUBMIT' OR (c.now IN ('HOLD', 'PENDING') AND c.was IS NOT NULL))),
-        -- A chunk that is registered again was READY before: nobody becomes ready by it.
+        -- A chunk that is registered again was READY before, so no run becomes ready by it.
         bool_or((c.now IS DISTINCT FROM 'RUNNING' OR c.was = 'READY') AND c.code IS DISTINCT FROM 'NEW_VERSION'),
         bool_or(c.was IS NULL AND c.now <> 'RUNNING')
     INTO resets, judges, registers FROM unnest(changes) AS c;
@@ -169,12 +170,12 @@ BEGIN
     INSERT INTO dataflow.event (kind, jobid, dataid, datasetid, attempt, from_status, to_status, code, reason)
     SELECT 'status', c.jobid, c.dataid, c.datasetid, c.attempt, nullif(c.was, c.now), nullif(c.now, c.was), c.code, c.reason FROM chunks c;
 
-    -- For who watches. Daemons hear only of what they can act upon.
+    -- For programs that show status. Daemons listen to another channel, with the changes that concern them.
     PERFORM pg_notify('dataflow_status', '');
     IF resets THEN
         PERFORM dataflow._reset_runs(changes);
     END IF;
-    -- A chunk that comes into being makes its consumers known, and those of a strict order wait for it from now on.
+    -- A new chunk makes runs of its consumers known. Later runs of consumers in strict order wait for them from now on.
     judges := judges OR EXISTS (
         SELECT FROM unnest(changes) AS c JOIN dataflow.job_input i ON i.datasetid = c.datasetid JOIN dataflow.job j ON j.jobid = i.jobid
         WHERE c.locktype = 'OUT' AND c.was IS NULL AND j.strict_order);
@@ -190,13 +191,13 @@ BEGIN
     SELECT c.is_alone, c.is_applying INTO alone, applying FROM dataflow._company() AS c;
     alone := alone AND NOT applying;
     IF registers THEN
-        -- Who read the producer before a flow was applied, and writes it after: settle() corrects it.
+        -- This transaction may have read the producer before another one applied a flow. settle() corrects such rows.
         misnamed := ARRAY(
             SELECT d.datasetid FROM (SELECT DISTINCT c.datasetid, c.jobid FROM unnest(changes) AS c WHERE c.locktype = 'OUT' AND c.was IS NULL) AS d
             WHERE d.jobid <> coalesce((SELECT o.jobid::text FROM dataflow.job_output o WHERE o.datasetid = d.datasetid), ''));
     END IF;
     IF NOT alone OR misnamed <> '{}' THEN
-        -- What cannot be named yet: the runs of jobs that are being declared, and those that a partner of a reference chunk leads to.
+        -- Some runs cannot be named yet: those of jobs that are being declared, and those that another input beside a reference leads to.
         INSERT INTO dataflow.recheck (datasetid, dataid, only_producer)
         SELECT c.datasetid, c.dataid, bool_and(c.locktype = 'IN') FROM unnest(changes) AS c
         WHERE applying OR (c.locktype = 'OUT' AND (c.datasetid = ANY (misnamed) OR NOT alone AND EXISTS (
@@ -204,22 +205,22 @@ BEGIN
         GROUP BY c.datasetid, c.dataid;
     END IF;
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
-        -- consumers of what became or ceased to be READY, or was vouched for
+        -- Consumers of chunks that became READY, are no longer READY, or were validated.
         SELECT a.jobid, a.dataid FROM unnest(changes) AS c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
         WHERE c.locktype = 'OUT' AND ((c.was IS NOT DISTINCT FROM 'READY') <> (c.now IS NOT DISTINCT FROM 'READY') OR (c.was = c.now AND c.code <> 'NEW_VERSION'))
         UNION ALL
-        -- consumers in strict order of what came into being or was deleted
+        -- Consumers in strict order of chunks that are new or were deleted.
         SELECT a.jobid, a.dataid FROM unnest(changes) AS c, LATERAL dataflow.affected_runs(c.datasetid, c.dataid) AS a
         JOIN dataflow.job j ON j.jobid = a.jobid AND j.strict_order
         WHERE c.locktype = 'OUT' AND (c.was IS NULL OR c.now IS NULL) AND c.now IS DISTINCT FROM 'READY' AND c.was IS DISTINCT FROM 'READY'
         UNION ALL
-        -- the run itself; a claim and an ordinary finish have seen to theirs
+        -- The run that makes the chunk, unless a claim or an ordinary finish made the change.
         SELECT o.jobid, c.dataid FROM unnest(changes) AS c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
         JOIN dataflow.job j ON j.jobid = o.jobid
         WHERE c.locktype = 'OUT' AND c.now IS DISTINCT FROM 'RUNNING'
             AND (c.now IS DISTINCT FROM 'READY' OR c.was IS DISTINCT FROM 'RUNNING' OR j.strict_order)
         UNION ALL
-        -- the producer of what is no longer being read
+        -- The producer of a chunk that is no longer being read.
         SELECT o.jobid, c.dataid FROM unnest(changes) AS c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
         WHERE c.locktype = 'IN' AND c.was = 'RUNNING' AND (NOT alone OR EXISTS (
             SELECT FROM dataflow.datastatus s WHERE s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
@@ -228,8 +229,8 @@ BEGIN
     PERFORM dataflow._refresh(jobids, dataids, alone);
 END $$;
 
--- Leaves what changed to settle(), which judges after this transaction has ended and knows by then who makes and who reads a chunk.
--- A transaction with an old snapshot does not: it names the chunk in any case.
+-- Leaves the changes to settle(), which judges after this transaction has ended. A row with only_producer says that only the run which makes
+-- the chunk has to be judged; a transaction with an old snapshot cannot know that.
 CREATE OR REPLACE FUNCTION dataflow._defer(changes dataflow.status_change[], is_stale boolean) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -250,14 +251,15 @@ BEGIN
     END IF;
 END $$;
 
--- A chunk that is held is not read either: the attempts that read it are cancelled, and their runs wait for the release. Called with the row of
--- the chunk locked. A claim locks it too, so that it has committed before, or judges after: no attempt begins to read unseen. Only a transaction
--- with an old snapshot does not see such an attempt, and leaves the chunk to settle().
+-- Nobody may read a held chunk: the attempts that read it are cancelled, and their runs wait for the release. The caller has locked the row
+-- of the chunk. A claim locks it, too, so it has either committed before, and its attempt is seen here, or it judges after the hold. Only a
+-- transaction with an old snapshot may miss an attempt; it leaves the chunk to settle().
 CREATE OR REPLACE FUNCTION dataflow._stop_readers(datasetids text[], dataids text[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -270,12 +272,13 @@ BEGIN
     WHERE s.datasetid = o.datasetid AND s.dataid = r.run AND s.locktype = 'OUT' AND s.attempt = r.attempt AND s.status = 'RUNNING';
 END $$;
 
--- Runs whose output was taken away from them: their attempt is fenced, their input locks go, their other outputs follow.
+-- For runs whose output was taken from them: ends their attempt, removes their input locks, and sets their other outputs to the same.
 CREATE OR REPLACE FUNCTION dataflow._reset_runs(changes dataflow.status_change[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -295,7 +298,7 @@ BEGIN
         AND s.datasetid = split_part(input, '/', 1) AND s.dataid = split_part(input, '/', 2)
         AND s.locktype = 'IN' AND s.jobid = a.jobid AND s.run = a.dataid;
 
-    -- An attempt that a person failed has not told its other rows; one that finished or was cancelled has.
+    -- If a person set one output to FAILED, the other rows of the attempt are still RUNNING. After a finish or a cancel they are not.
     UPDATE dataflow.datastatus s SET status = CASE s.locktype WHEN 'OUT' THEN 'FAILED' ELSE 'ERROR' END, modified = now(),
         code = CASE s.locktype WHEN 'OUT' THEN c.code END, reason = c.reason
     FROM unnest(changes) AS c JOIN dataflow.attempt a ON a.attempt = c.attempt AND a.outcome = 'CANCELLED',
@@ -318,12 +321,106 @@ BEGIN
     WHERE c.locktype = 'OUT' AND c.now IN ('HOLD', 'PENDING') AND c.was IS NOT NULL HAVING count(*) > 0;
 END $$;
 
+-- What follows when many chunks of a dataset that no job makes are registered, as _changed() has it, in one look at all of them: a run that needs
+-- nothing but its new chunk is queued unless an output of it has a row. False: this is not such a case, and nothing was done.
+CREATE OR REPLACE FUNCTION dataflow._registered(datasetid text, dataids text[], sortkeys text[], reasons text[]) RETURNS boolean
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_nestloop = on
+SET enable_hashjoin = off
+SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
+SET enable_bitmapscan = off
+SET join_collapse_limit = 1
+SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    who constant text := session_user;
+    program constant text := current_setting('application_name');
+    first_dataid text;
+    last_dataid text;
+    is_text boolean;
+    has_outputs boolean;
+    alone boolean;
+    applying boolean;
+    reader record;
+    sole_readers text[] := '{}';
+    taken_dataids text[];
+    other_jobids text[];
+    other_dataids text[];
+    queued integer := 0;
+    written integer;
+BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' OR current_setting('dataflow.defer', true) = 'on' THEN
+        RETURN false;
+    END IF;
+    SELECT c.is_alone, c.is_applying INTO alone, applying FROM dataflow._company() AS c;
+    -- _changed() leaves what cannot be judged yet to settle().
+    IF applying OR EXISTS (SELECT FROM dataflow.job_output o WHERE o.datasetid = _registered.datasetid)
+        OR NOT alone AND EXISTS (SELECT FROM dataflow.job_input i WHERE i.datasetid = _registered.datasetid AND i.kind = 'fixed') THEN
+        RETURN false;
+    END IF;
+    INSERT INTO dataflow.counter (datasetid, jobid, locktype, status, chunks) VALUES (_registered.datasetid, '', 'OUT', 'READY', cardinality(dataids));
+    INSERT INTO dataflow.event (kind, dataid, datasetid, to_status, reason, actor, application)
+    SELECT 'status', c.dataid, _registered.datasetid, 'READY', c.reason, who, program FROM unnest(dataids, reasons) AS c (dataid, reason);
+    PERFORM pg_notify('dataflow_status', '');
+    PERFORM dataflow._forget_small_plans();
+
+    SELECT min(c COLLATE "C"), max(c COLLATE "C") INTO first_dataid, last_dataid FROM unnest(dataids) AS c;
+    SELECT d.ordering = 'text' INTO is_text FROM dataflow.dataset d WHERE d.datasetid = _registered.datasetid;
+    FOR reader IN SELECT r.jobid::dataflow.name AS jobid, r.outputs, r.ordering = 'text' AS is_text FROM dataflow._sole_readers(_registered.datasetid) AS r LOOP
+        sole_readers := sole_readers || reader.jobid::text;
+        -- Most often nothing was ever made between the first and the last of them, and one look tells.
+        has_outputs := EXISTS (
+            SELECT FROM (SELECT unnest(reader.outputs) AS datasetid) AS o CROSS JOIN LATERAL (
+                SELECT FROM dataflow.datastatus s WHERE s.datasetid = o.datasetid AND s.dataid >= first_dataid AND s.dataid <= last_dataid AND s.locktype = 'OUT' LIMIT 1) AS made);
+        WITH runs AS MATERIALIZED (
+            SELECT c.dataid, c.sortkey, has_outputs AND EXISTS (
+                SELECT FROM (SELECT unnest(reader.outputs) AS datasetid) AS o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT') AS is_taken
+            FROM unnest(dataids, sortkeys) AS c (dataid, sortkey)
+        ), inserted AS (
+            INSERT INTO dataflow.work AS w (jobid, dataid, sortkey)
+            SELECT reader.jobid, r.dataid, CASE WHEN reader.is_text = is_text THEN r.sortkey ELSE dataflow._ordered(CASE WHEN reader.is_text THEN 'text' END, r.dataid) END
+            FROM runs r WHERE NOT r.is_taken
+            ON CONFLICT (jobid, dataid) DO UPDATE SET not_before = NULL WHERE w.not_before IS NOT NULL
+            RETURNING w.dataid
+        ), told AS (
+            INSERT INTO dataflow.event (kind, jobid, dataid, actor, application)
+            SELECT 'queued', reader.jobid, i.dataid, who, program FROM inserted i
+        )
+        SELECT (SELECT count(*) FROM inserted), (SELECT array_agg(r.dataid) FROM runs r WHERE r.is_taken) INTO written, taken_dataids;
+        queued := queued + written;
+        IF taken_dataids IS NOT NULL THEN
+            PERFORM dataflow._refresh(array_fill(reader.jobid::text, ARRAY[cardinality(taken_dataids)]), taken_dataids, alone);
+        END IF;
+    END LOOP;
+    IF queued > 0 THEN
+        PERFORM pg_notify('dataflow', 'work');
+    END IF;
+    SELECT array_agg(a.jobid), array_agg(a.dataid) INTO other_jobids, other_dataids
+    FROM unnest(dataids) AS c (dataid) CROSS JOIN LATERAL dataflow.affected_runs(_registered.datasetid, c.dataid) AS a
+    WHERE a.jobid <> ALL (sole_readers) AND EXISTS (SELECT FROM dataflow.job_input i WHERE i.datasetid = _registered.datasetid AND i.jobid <> ALL (sole_readers));
+    PERFORM dataflow._refresh(other_jobids, other_dataids, alone);
+    RETURN true;
+END $$;
+
 CREATE OR REPLACE FUNCTION dataflow._datastatus_inserted() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    chunks record;
 BEGIN
+    SELECT min(n.datasetid) AS datasetid, array_agg(n.dataid::text) AS dataids, array_agg(n.sortkey) AS sortkeys, array_agg(n.reason) AS reasons INTO chunks
+    FROM new_rows n HAVING count(*) > 1 AND min(n.datasetid) = max(n.datasetid) AND bool_and(n.locktype = 'OUT' AND n.status = 'READY' AND n.validated AND n.jobid = '' AND n.code IS NULL AND n.attempt IS NULL);
+    IF chunks.dataids IS NOT NULL AND dataflow._registered(chunks.datasetid, chunks.dataids, chunks.sortkeys, chunks.reasons) THEN
+        RETURN NULL;
+    END IF;
     PERFORM dataflow._changed(array_agg(ROW(
         n.datasetid, n.dataid, n.locktype, n.jobid, n.run, NULL, n.status, n.attempt, CASE WHEN n.validated THEN n.code ELSE 'NOT_VALIDATED' END, n.reason)::dataflow.status_change))
     FROM new_rows n WHERE n.locktype = 'OUT' HAVING count(*) > 0;
@@ -338,7 +435,7 @@ SET enable_hashjoin = on
 AS $$
 #variable_conflict use_column
 BEGIN
-    -- That a READY chunk was vouched for, or no longer is, or was registered again, is a change although its status stays.
+    -- These count as changes of a READY chunk although its status stays: validated, no longer validated, registered again.
     PERFORM dataflow._changed(array_agg(ROW(
         n.datasetid, n.dataid, n.locktype, n.jobid, n.run, o.status, n.status, n.attempt,
         CASE WHEN o.status <> n.status THEN n.code WHEN o.validated = n.validated THEN 'NEW_VERSION' WHEN n.validated THEN 'VALIDATED' ELSE 'NOT_VALIDATED' END,
@@ -360,7 +457,7 @@ BEGIN
     PERFORM dataflow._changed(array_agg(ROW(
         o.datasetid, o.dataid, o.locktype, o.jobid, o.run, o.status, NULL, o.attempt, o.code, o.reason)::dataflow.status_change))
     FROM old_rows o WHERE o.locktype = 'OUT' OR o.status = 'RUNNING' HAVING count(*) > 0;
-    -- What is registered again later may have the same version.
+    -- If the chunk is registered again, its new version must not find old measurements.
     DELETE FROM dataflow.measurement m USING old_rows o
         WHERE o.locktype = 'OUT' AND o.external AND m.datasetid = o.datasetid AND m.dataid = o.dataid;
     DELETE FROM dataflow.judgement j USING old_rows o
@@ -375,13 +472,13 @@ CREATE OR REPLACE TRIGGER datastatus_updated AFTER UPDATE ON dataflow.datastatus
 CREATE OR REPLACE TRIGGER datastatus_deleted AFTER DELETE ON dataflow.datastatus
     REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION dataflow._datastatus_deleted();
 
--- Held, shared, by a transaction that registers chunks of a dataset which a job makes. A claim takes it for each output of a job, or
--- passes the job over.
+-- A transaction that registers chunks of a dataset which a job makes holds this lock, shared. A claim takes it for each output of a job; if
+-- it cannot, it skips the job.
 CREATE OR REPLACE FUNCTION dataflow._registration_lock(datasetid text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT hashtextextended('dataflow.registering/' || datasetid, 0) $$;
 
--- The same for one chunk that is put on hold before it is there. A claim takes it for each run, or passes the run over.
+-- The same for a single chunk that is put on hold before it exists. A claim takes it for each run; if it cannot, it skips the run.
 CREATE OR REPLACE FUNCTION dataflow._hold_lock(jobid text, dataid text) RETURNS bigint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$ SELECT hashtextextended('dataflow.holding/' || jobid || '/' || dataid, 0) $$;
@@ -394,6 +491,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     slice constant integer := 10000;
+    dataset dataflow.name; -- of the column's type, so that the name is not checked again for each row
     bad text;
     producer text;
     dataset_ordering text;
@@ -402,6 +500,7 @@ DECLARE
     written bigint;
 BEGIN
     PERFORM dataflow._known_dataset(ready.datasetid);
+    dataset := ready.datasetid;
     SELECT d FROM unnest(dataids) AS d WHERE NOT dataflow._is_chunkid(d) LIMIT 1 INTO bad;
     IF FOUND THEN
         PERFORM dataflow._checked_dataid(bad);
@@ -430,9 +529,12 @@ BEGIN
     -- Slices bound the memory that a trigger needs for a million rows. In their order each index grows at one place.
     FOR low IN 1 .. coalesce(cardinality(dataids), 0) BY slice LOOP
         INSERT INTO dataflow.datastatus AS s (datasetid, dataid, jobid, run, status, version, external, validated, reason, sortkey)
-        SELECT ready.datasetid, d, producer, d, 'READY', coalesce(gone.version, 0) + 1, true, ready.validated, ready.reason, dataflow._ordered(dataset_ordering, d)
+        SELECT dataset, d, producer, d, 'READY', coalesce(gone.version, 0) + 1, true, ready.validated, ready.reason, dataflow._ordered(dataset_ordering, d)
         FROM (SELECT DISTINCT g COLLATE "C" AS d FROM unnest(dataids[low : low + slice - 1]) AS g ORDER BY 1) AS distinct_ids
-        LEFT JOIN dataflow.deleted_version gone ON gone.datasetid = ready.datasetid AND gone.dataid = d
+        LEFT JOIN LATERAL (
+            SELECT v.version FROM dataflow.deleted_version v
+            WHERE (SELECT EXISTS (SELECT FROM dataflow.deleted_version e WHERE e.datasetid = dataset)) AND v.datasetid = dataset AND v.dataid = d
+        ) AS gone ON true
         ON CONFLICT (datasetid, dataid, locktype, jobid, run) DO UPDATE SET
             status = 'READY', modified = now(), version = s.version + 1, manifest = NULL, external = true,
             validated = excluded.validated, code = NULL, reason = excluded.reason, params = NULL
@@ -536,7 +638,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION dataflow.validated(text, text, boolean, text) IS
-    'Vouches for an external chunk that was registered with validated => false, or withdraws that';
+    'Vouches for an external chunk that was registered with validated => false; is_valid => false takes that back';
 
 CREATE OR REPLACE FUNCTION dataflow.hold(datasetid text, dataid text, reason text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
@@ -550,8 +652,8 @@ BEGIN
     PERFORM dataflow._checked_dataid(hold.dataid);
     SELECT s.status INTO was FROM dataflow.datastatus s
         WHERE s.datasetid = hold.datasetid AND s.dataid = hold.dataid AND s.locktype = 'OUT' FOR UPDATE;
-    -- A claim cannot see a row that is not committed yet, and would wait for it: it passes the run over. A claim that is under way is
-    -- waited for: its row is there then, and its attempt is cancelled.
+    -- A claim cannot see a row that is not committed yet, and would wait for it. This lock makes it skip the run instead. If a claim of the
+    -- run is under way, hold() waits for it here; then the row exists, and the attempt is cancelled.
     IF was IS NULL THEN
         PERFORM pg_advisory_xact_lock_shared(dataflow._hold_lock(o.jobid, hold.dataid)) FROM dataflow.job_output o WHERE o.datasetid = hold.datasetid;
     END IF;
@@ -565,7 +667,7 @@ BEGIN
     RETURN coalesce(was, 'NONE');
 END $$;
 COMMENT ON FUNCTION dataflow.hold(text, text, text) IS
-    'Puts an operator''s hand on a chunk: nobody reads or writes it until release(). An attempt that writes or reads it is cancelled, and its run waits for the release without spending a try. Returns the status it had';
+    'Holds a chunk: nobody reads or writes it until release(). An attempt that writes or reads it is cancelled, and its run waits for the release without spending a try. Returns the status that the chunk had';
 
 CREATE OR REPLACE FUNCTION dataflow.release(datasetid text, dataid text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
@@ -591,4 +693,4 @@ BEGIN
     RETURN back_to;
 END $$;
 COMMENT ON FUNCTION dataflow.release(text, text) IS
-    'Takes the operator''s hand off a chunk; returns the status that it has again';
+    'Ends the hold of a chunk; returns the status that it has again';

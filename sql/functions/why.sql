@@ -40,7 +40,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.run_state(text, text) IS
     'Where a run stands: READY, RUNNING, FAILED, RETRYING, HELD, QUEUED, WAITING (for its data) or UNKNOWN, with its last attempt';
 
--- How far the queue is looked along to say a place in it.
+-- Reads at most the first 10000 runs of the queue. NULL: the run is not among them.
 CREATE OR REPLACE FUNCTION dataflow._queue_position(jobid text, dataid text) RETURNS bigint
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -51,7 +51,7 @@ AS $$
     ) AS q WHERE q.dataid = _queue_position.dataid
 $$;
 
--- What may keep a job from starting although its data is fine.
+-- What may keep a job from starting although its data is ready.
 CREATE OR REPLACE FUNCTION dataflow._obstacles(jobid text) RETURNS TABLE (number integer, question text, answer boolean, code text, detail text, remedy text)
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -116,9 +116,13 @@ CREATE OR REPLACE FUNCTION dataflow.root_causes(jobid text, dataid text) RETURNS
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
+SET enable_material = off
+SET enable_memoize = off
+SET jit = off
 AS $$
     WITH RECURSIVE missing AS (
         SELECT 1 AS depth, i.datasetid, i.dataid, o.jobid::text, s.status, s.code, s.reason
@@ -145,9 +149,9 @@ AS $$
     ORDER BY 1 DESC, 2, 3
 $$;
 COMMENT ON FUNCTION dataflow.root_causes(text, text) IS
-    'The chunks at the far end of what a run waits for: those that are missing or FAILED although all that they need is there';
+    'The chunks that a run waits for in the end: those that are missing or FAILED although all that they need is there';
 
--- What to do about a chunk that no job makes: register it, or let its calendar do so.
+-- What to do about a missing chunk that no job makes: register it, or wait for its calendar.
 CREATE OR REPLACE FUNCTION dataflow._arrival(datasetid text, dataid text) RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -159,8 +163,8 @@ AS $$
         WHEN p.due IS NULL THEN format('the calendar %s has no such period: it has %s ones', _arrival.datasetid, d.calendar)
         WHEN p.start < d.calendar_start THEN format('the calendar %s begins with %s; to have an earlier period all the same: dataflowctl ready %s %s',
             _arrival.datasetid, dataflow.period_id(dataflow._calendar_unit(d.calendar), d.calendar_start, d.calendar_zone), _arrival.datasetid, _arrival.dataid)
-        WHEN p.due > now() THEN format('wait: the calendar makes it READY at %s', to_char(p.due, 'YYYY-MM-DD HH24:MI:SSOF'))
-        ELSE format('it is due since %s: start dataflowd, which makes it READY', to_char(p.due, 'YYYY-MM-DD HH24:MI:SSOF')) END
+        WHEN p.due > now() THEN format('wait: the calendar makes it READY at %s', dataflow._stamp(p.due))
+        ELSE format('it is due since %s: start dataflowd, which makes it READY', dataflow._stamp(p.due)) END
     FROM dataflow.dataset d
     CROSS JOIN LATERAL (
         SELECT s.start, dataflow._calendar_due(d, s.start) AS due
@@ -188,6 +192,7 @@ DECLARE
     is_retired boolean;
     maker record;
     given text;
+    words text;
     old record;
     host record;
     kept record;
@@ -198,18 +203,18 @@ DECLARE
     place bigint;
     here constant text := format('%s %s', why.jobid, why.dataid);
     again constant text := format('dataflowctl resubmit %s --dataid %s', why.jobid, why.dataid);
-    stamp constant text := 'YYYY-MM-DD HH24:MI:SSOF';
 BEGIN
     SELECT r.* INTO run FROM dataflow.run_state(why.jobid, why.dataid) AS r;
     SELECT j.retired IS NOT NULL INTO is_retired FROM dataflow.job j WHERE j.jobid = why.jobid;
     SELECT a.* INTO last FROM dataflow.attempt a WHERE a.attempt = run.attempt;
     began := last.started IS NOT NULL;
-    -- The version that is published may be of an earlier attempt than the last.
-    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs, a.forced, a.params, dataflow._not_given(a) AS missing, dataflow._forced_inputs(a.inputs) AS forced_inputs
+    words := ', with the words ' || dataflow._words_text(last.words);
+    -- An earlier attempt than the last may have made the published version.
+    SELECT a.attempt, a.number, a.daemon, a.ended, a.inputs, a.forced, a.params, a.words, dataflow._not_given(a) AS missing, dataflow._forced_inputs(a.inputs) AS forced_inputs
         INTO maker FROM dataflow.datastatus s JOIN dataflow.manifest m ON m.datasetid = s.datasetid AND m.dataid = s.dataid AND m.version = s.manifest
         JOIN dataflow.attempt a ON a.attempt = m.attempt
         WHERE s.datasetid = run.datasetid AND s.dataid = why.dataid AND s.locktype = 'OUT';
-    -- Of the attempt that runs, or of the next one.
+    -- The parameters of the running attempt, or of the next one.
     SELECT dataflow._params_text(CASE run.state WHEN 'RUNNING' THEN last.params
         ELSE dataflow._given_params(why.jobid, why.dataid) END) INTO given WHERE run.state <> 'READY';
     SELECT x.because, x.input, x.changed INTO old FROM dataflow.job_output o
@@ -222,7 +227,7 @@ BEGIN
         WHERE j.jobid = why.jobid AND c.code_hash = j.code_hash AND c.config_hash IS NOT DISTINCT FROM j.config_hash;
     takes := CASE WHEN old.because && ARRAY['CODE', 'CONFIGURATION'] THEN format('; dataflowctl accept %s --dataid %s takes it as it is', why.jobid, why.dataid) ELSE '' END;
     renewal := again || CASE WHEN old.because IS NULL THEN ' --status READY makes it again' ELSE ' --stale makes it again' || takes END;
-    -- Made by force: resubmitted it would wait for what was missing then and is missing still.
+    -- A chunk that was made by force lacks an input that is still missing. A resubmitted run would wait for that input.
     SELECT n INTO lacks FROM unnest(maker.missing) AS n WHERE run.state = 'READY' AND NOT EXISTS (
         SELECT FROM dataflow.datastatus p WHERE p.datasetid = split_part(n, '/', 1) AND p.dataid = split_part(n, '/', 2) AND p.locktype = 'OUT' AND p.status = 'READY')
         ORDER BY n LIMIT 1;
@@ -232,29 +237,29 @@ BEGIN
     END IF;
     waits := CASE WHEN run.state = 'RUNNING' AND host.state NOT IN ('GONE', 'LOST', 'STOPPED') THEN dataflow._waits_for(run.attempt) END;
     RETURN QUERY SELECT 0, 'Where does it stand?', NULL::boolean, CASE WHEN waits IS NULL THEN run.state ELSE 'WAITS_FOR_SPARK' END, CASE CASE WHEN is_retired AND run.state IN ('QUEUED', 'WAITING', 'UNKNOWN') THEN 'RETIRED' ELSE run.state END
-            WHEN 'READY' THEN CASE WHEN maker.attempt IS NULL THEN format('version %s was registered by hand %s', run.version, to_char(run.since, stamp))
+            WHEN 'READY' THEN CASE WHEN maker.attempt IS NULL THEN format('version %s was registered by hand %s', run.version, dataflow._stamp(run.since))
                 ELSE format('attempt %s on %s made version %s%s, finished %s, of %s', maker.number, maker.daemon, run.version,
-                    CASE WHEN maker.forced THEN ' by force' ELSE '' END, to_char(maker.ended, stamp),
+                    CASE WHEN maker.forced THEN ' by force' ELSE '' END, dataflow._stamp(maker.ended),
                     coalesce((SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(maker.inputs)), 'nothing'))
-                    || coalesce(', with ' || dataflow._params_text(maker.params), '')
+                    || coalesce(', with ' || dataflow._params_text(maker.params), '') || coalesce(', with the words ' || dataflow._words_text(maker.words), '')
                     || CASE WHEN run.attempt IS NULL OR maker.attempt >= run.attempt THEN ''
-                        ELSE format('; set to READY by hand %s, after attempt %s ended %s', to_char(run.since, stamp), run.number, coalesce(run.code, run.outcome)) END END
+                        ELSE format('; set to READY by hand %s, after attempt %s ended %s', dataflow._stamp(run.since), run.number, coalesce(run.code, run.outcome)) END END
                 || CASE WHEN kept.accepted_by IS NULL THEN '' ELSE format('; %s accepted it as it is with the code of now, %s: %s',
-                    kept.accepted_by, to_char(kept.accepted, stamp), coalesce(kept.reason, 'no reason was given')) END
+                    kept.accepted_by, dataflow._stamp(kept.accepted), coalesce(kept.reason, 'no reason was given')) END
             WHEN 'RUNNING' THEN format('attempt %s %s %s (%s) since %s', run.number, CASE WHEN waits IS NULL THEN 'runs on' ELSE 'was claimed by' END, run.daemon,
-                    coalesce(run.hostname, 'its lease ends ' || to_char(last.lease_until, stamp), 'an unknown host'),
-                    to_char(run.claimed, stamp)) || coalesce(', and ' || waits, '')
-                || CASE WHEN host.state IN ('GONE', 'LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, to_char(host.heard, stamp)) ELSE '' END
-            WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s', run.number, to_char(run.ended, stamp)) ELSE 'set by hand ' || to_char(run.since, stamp) END,
+                    coalesce(run.hostname, 'its lease ends ' || dataflow._stamp(last.lease_until), 'an unknown host'),
+                    dataflow._stamp(run.claimed)) || coalesce(words, '') || coalesce(', and ' || waits, '')
+                || CASE WHEN host.state IN ('GONE', 'LOST', 'STOPPED') THEN format('; that daemon is %s, and was last heard of %s', host.state, dataflow._stamp(host.heard)) ELSE '' END
+            WHEN 'FAILED' THEN format('%s, %s: %s', CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN format('attempt %s ended %s%s', run.number, dataflow._stamp(run.ended), words) ELSE 'set by hand ' || dataflow._stamp(run.since) END,
                 CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.code ELSE 'BY_HAND' END,
                 coalesce(split_part(CASE WHEN run.outcome IN ('FAILED', 'LOST', 'CANCELLED') THEN run.error END, E'\n', 1), run.reason, 'no reason is known'))
-            WHEN 'RETRYING' THEN format(CASE run.code WHEN 'RETRY_LATER' THEN 'it asked to be tried later, %3$s: %4$s' ELSE 'try %1$s of %2$s failed, %3$s: %4$s' END,
-                run.tries, run.max_attempts, run.code, coalesce(split_part(run.error, E'\n', 1), 'no reason is known'))
-            WHEN 'HELD' THEN format('held since %s: %s', to_char(run.since, stamp), coalesce(run.reason, 'no reason was given'))
+            WHEN 'RETRYING' THEN format(CASE run.code WHEN 'RETRY_LATER' THEN 'it asked to be tried later, %3$s: %4$s' ELSE 'try %1$s of %2$s failed%5$s, %3$s: %4$s' END,
+                run.tries, run.max_attempts, run.code, coalesce(split_part(run.error, E'\n', 1), 'no reason is known'), words)
+            WHEN 'HELD' THEN format('held since %s: %s', dataflow._stamp(run.since), coalesce(run.reason, 'no reason was given'))
             WHEN 'QUEUED' THEN 'all its data is there; it is in the queue'
             WHEN 'WAITING' THEN 'it cannot start yet; the questions say why'
             WHEN 'RETIRED' THEN 'its flow no longer declares the job' || CASE WHEN run.attempt IS NULL THEN ''
-                ELSE format('; attempt %s ended %s, %s', run.number, to_char(run.ended, stamp), coalesce(run.code, run.outcome)) END
+                ELSE format('; attempt %s ended %s, %s', run.number, dataflow._stamp(run.ended), coalesce(run.code, run.outcome)) END
             ELSE 'nothing is known of it yet: none of the chunks that it reads was ever made or registered' END
             || coalesce(CASE run.state WHEN 'RUNNING' THEN ', with ' ELSE '; its next attempt gets ' END || given, ''),
         CASE run.state
@@ -280,13 +285,13 @@ BEGIN
     SELECT i.datasetid, i.dataid INTO held FROM dataflow.required_inputs(why.jobid, why.dataid) AS i
     JOIN dataflow.datastatus s ON s.datasetid = i.datasetid AND s.dataid = i.dataid AND s.locktype = 'OUT'
     WHERE s.status IN ('HOLD', 'PENDING') ORDER BY i.datasetid || '/' || i.dataid LIMIT 1;
-    -- What only the host sees, the last attempt has seen: five_questions() says it of a run that waits for RESUBMIT. One that is retried may start.
+    -- five_questions() shows the host's answer no of the last attempt if the run waits for RESUBMIT. If it is retried by itself, it is added here.
     RETURN QUERY SELECT q.number, q.question, q.answer AND q.seen IS NULL, coalesce(q.code, q.seen),
         CASE WHEN q.seen IS NULL THEN q.detail ELSE format('attempt %s found: %s', run.number, split_part(run.error, E'\n', 1)) END, CASE CASE WHEN NOT q.is_of_host THEN q.code END
             WHEN 'DATA_NOT_READY' THEN CASE
                 WHEN missing.jobid IS NOT NULL THEN format('dataflowctl why %s %s', missing.jobid, missing.dataid)
                 ELSE dataflow._arrival(missing.datasetid, missing.dataid) END
-            WHEN 'WRONG_DATA' THEN 'use a dataid that every input''s mapping knows; for strict order see to the earlier run first'
+            WHEN 'WRONG_DATA' THEN 'use a dataid for which every input has a chunk; for strict order, see to the earlier run first'
             WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
             WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
             WHEN 'LOCKED' THEN CASE WHEN is_retired THEN 'dataflowctl apply a flow that declares it'
@@ -310,7 +315,7 @@ BEGIN
         RETURN QUERY SELECT o.* FROM dataflow._obstacles(why.jobid) AS o;
         IF run.not_before IS NOT NULL THEN
             RETURN QUERY SELECT 9, 'Is it due?', run.not_before <= now(), CASE WHEN run.not_before > now() THEN 'RETRY_LATER' END,
-                format('it is tried again at %s', to_char(run.not_before, stamp)), CASE WHEN run.not_before > now() THEN 'wait, or ' || again END;
+                format('it is tried again at %s', dataflow._stamp(run.not_before)), CASE WHEN run.not_before > now() THEN 'wait, or ' || again END;
         ELSE
             place := dataflow._queue_position(why.jobid, why.dataid);
             RETURN QUERY SELECT 9, 'Is it its turn?', coalesce(place, 0) = 1, CASE WHEN place = 1 THEN NULL ELSE 'IN_QUEUE' END,
@@ -411,7 +416,7 @@ BEGIN
             ('LOCKED', CASE j.out_status WHEN 'FAILED' THEN 'FAILED before: ' || coalesce(a.code, 'BY_HAND') WHEN 'HOLD' THEN 'held' WHEN 'PENDING' THEN 'held' ELSE 'a lock' END,
                 j.locked)
         ) AS n (code, what, detail)
-        -- An input that is held is told above, with its own remedy.
+        -- A held input is listed above, with its own remedy.
         WHERE n.detail IS NOT NULL AND NOT EXISTS (SELECT FROM inputs i WHERE i.dataid = j.dataid AND i.code = n.code AND i.detail = n.detail)
     )
     SELECT k.code, k.what, count(DISTINCT k.dataid), (array_agg(k.dataid ORDER BY k.sortkey))[1], (array_agg(k.dataid ORDER BY k.sortkey DESC))[1],

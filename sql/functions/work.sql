@@ -1,12 +1,11 @@
 -- The queue of runs that are ready, kept by the triggers of datastatus.
 --
--- A run is judged inside the transaction that changed one of its chunks, so two transactions that each bring one of its
--- two inputs would both judge it not ready, and nobody would judge it again. Therefore every transaction that changes
--- status holds an advisory lock, the gate, shared, until it ends, and looks whether it is alone. One that is not alone leaves a
--- recheck row for each run it judged not ready; settle(), called by each claim, judges these again, for the last time
--- when every transaction that was open then has ended. Of two concurrent transactions at least one sees the other or
--- its result. Nobody waits for anybody. settle() itself takes the gate where there are jobs in strict order, because it changes
--- which runs are open.
+-- A run is judged inside the transaction that changed one of its chunks. Two transactions that each bring one of its two inputs would both
+-- judge it not ready, and nobody would judge it again. Therefore every transaction that changes status holds an advisory lock (the gate,
+-- shared) until it ends, and checks whether it is the only holder. If it is not, it leaves a recheck row for each run that it judged not
+-- ready. settle(), which each claim calls, judges these runs again, for the last time when every transaction that was open then has ended.
+-- Of two concurrent transactions at least one sees the other or its result. None waits for another. settle() itself takes the gate if there
+-- are jobs in strict order, because it changes which runs are open.
 --
 -- Three kinds of transactions cannot name the runs that they affect. They leave the chunk (or dataset) instead, and settle()
 -- finds the runs. (1) One that runs while a flow is being applied does not see the new jobs. apply_flow() takes its lock, then
@@ -18,8 +17,8 @@
 -- for another's uncommitted row: claim(), rescue() and the like set dataflow.defer until their transaction ends, and leave all
 -- to settle().
 --
--- A run that is queued and not ready costs one look of a claim, which judges again. A run that is ready must be queued: nobody
--- would look for it.
+-- A run that is queued but not ready does no harm: the claim judges it again and removes it. A run that is ready but not queued would
+-- never start.
 
 CREATE OR REPLACE FUNCTION dataflow._require_read_committed() RETURNS void
 LANGUAGE plpgsql STABLE
@@ -33,9 +32,9 @@ BEGIN
     END IF;
 END $$;
 
--- Serialises claims, until the transaction ends. From here on nothing may wait: rows are taken with SKIP LOCKED, no run is judged
--- (dataflow.defer), and what would wait all the same fails soon instead of holding up every daemon. The calling function sets
--- lock_timeout itself, so that it is restored at its end.
+-- Serialises claims until the transaction ends. From here on nothing may wait: rows are locked with SKIP LOCKED, no run is judged
+-- (dataflow.defer), and a statement that would wait all the same fails soon, instead of stopping every daemon. The calling function has a
+-- SET lock_timeout of its own, so that the session's value is restored at its end.
 CREATE OR REPLACE FUNCTION dataflow._claim_lock() RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -49,7 +48,7 @@ BEGIN
     PERFORM set_config('lock_timeout', '100ms', true), set_config('dataflow.defer', 'on', true);
 END $$;
 
--- Whether no transaction but this one is changing status now.
+-- Whether no other transaction is changing status now.
 CREATE OR REPLACE FUNCTION dataflow._is_quiet() RETURNS boolean
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -58,7 +57,7 @@ AS $$
 DECLARE
     gate constant bigint := hashtextextended('dataflow.changing', 0);
 BEGIN
-    -- One expression: a statement that is cancelled between the two would leave the session with the lock.
+    -- Lock and unlock are one expression: if a statement were cancelled between the two, the session would keep the lock.
     RETURN CASE WHEN pg_try_advisory_lock(gate) THEN pg_advisory_unlock(gate) ELSE false END;
 END $$;
 
@@ -77,8 +76,8 @@ BEGIN
     is_applying := NOT CASE WHEN pg_try_advisory_lock_shared(apply_lock) THEN pg_advisory_unlock_shared(apply_lock) ELSE false END;
 END $$;
 
--- A plan that was made while the tables were small may scan them; nothing but an ANALYZE, at some time, would make the
--- server plan again in a session that stays. So the session forgets its plans each time that a table has doubled.
+-- A plan that was made while the tables were small may scan them. In a long session only a later ANALYZE makes the server plan again. So
+-- the session discards its plans each time that the tables have doubled.
 CREATE OR REPLACE FUNCTION dataflow._forget_small_plans() RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -126,13 +125,13 @@ BEGIN
     IF strict_jobs <> '{}' THEN
         PERFORM dataflow._track_open_runs(strict_jobs, jobids, dataids);
         IF NOT alone THEN
-            -- Of a strict job every run counts, also one that is judged ready: as long as it is open, those behind it wait.
+            -- Every run of a strict job is judged again, also one that is ready now: as long as it is open, later runs wait for it.
             INSERT INTO dataflow.recheck (jobid, dataid)
             SELECT DISTINCT r.jobid, r.dataid FROM unnest(jobids, dataids) AS r (jobid, dataid) WHERE r.jobid = ANY (strict_jobs)
             UNION ALL
             SELECT s, NULL FROM unnest(strict_jobs) AS s;
         END IF;
-        -- Whoever is first now may be ready because of what changed; whoever was first, and is queued, may no longer be.
+        -- The run that is first now may have become ready. Runs that are queued may no longer be first.
         SELECT jobids || array_agg(x.jobid), dataids || array_agg(x.dataid) INTO jobids, dataids
         FROM unnest(strict_jobs) AS s (jobid),
             LATERAL (
@@ -161,8 +160,8 @@ BEGIN
             WHERE w.not_before IS DISTINCT FROM excluded.not_before
         RETURNING w.jobid, w.dataid, w.not_before
     ), gone AS (
-        -- A row that somebody else is removing or claiming needs no help. Each is looked up, whatever the plan was made for: one
-        -- that was made while the queue was empty would walk all of it, and the judged runs for each row.
+        -- Rows that another transaction is removing or claiming are skipped. LATERAL forces a look-up of each row: a join that was planned
+        -- while the queue was empty would read all of it, and all judged runs for each row.
         SELECT w.jobid, w.dataid FROM judged j CROSS JOIN LATERAL (
             SELECT k.jobid, k.dataid FROM dataflow.work k WHERE k.jobid = j.jobid AND k.dataid = j.dataid FOR UPDATE SKIP LOCKED
         ) AS w
@@ -171,7 +170,7 @@ BEGIN
         INSERT INTO dataflow.recheck (jobid, dataid)
         SELECT j.jobid, j.dataid FROM judged j WHERE j.code IS NOT NULL AND NOT alone
     ), told AS (
-        -- A published, running or failed chunk says why by its own transition; here the story of waiting is told.
+        -- Published and running chunks have events of their own. These events say what a run waits for, whenever that changes.
         INSERT INTO dataflow.event (kind, jobid, dataid, code, reason)
         SELECT 'blocked', j.jobid, j.dataid, j.code, j.reason
         FROM judged j
@@ -187,8 +186,8 @@ BEGIN
     SELECT (SELECT count(*) FROM inserted), (SELECT array_agg(g.jobid::text) FROM gone g), (SELECT array_agg(g.dataid::text) FROM gone g)
     INTO queued, doubtful_jobids, doubtful_dataids;
     IF doubtful_jobids IS NOT NULL THEN
-        -- Judged again, now that their rows are locked: between the judgement and the lock another transaction may have made a run
-        -- ready, and left its row as it was. A transaction that makes it ready later waits for this lock before it queues the run.
+        -- Judged again now that their rows are locked: between the judgement and the lock another transaction may have made a run ready and
+        -- left its row as it was. A transaction that makes the run ready later waits for this lock before it queues the run.
         DELETE FROM dataflow.work w USING dataflow._evaluate(doubtful_jobids, doubtful_dataids) AS e
         WHERE w.jobid = e.jobid AND w.dataid = e.dataid
             AND coalesce(e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked) IS NOT NULL;
@@ -203,6 +202,7 @@ LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
+SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -222,8 +222,8 @@ BEGIN
     ON CONFLICT DO NOTHING;
 END $$;
 
--- Judges runs, as many at a time as nobody holds: what fails because of a lock is halved. Returns the places of those that could
--- not be judged.
+-- Judges runs without waiting for locks: if a batch fails because of a lock, its two halves are tried. Returns the places of the runs that
+-- could not be judged.
 CREATE OR REPLACE FUNCTION dataflow._refresh_free(jobids text[], dataids text[]) RETURNS integer[]
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -262,20 +262,20 @@ BEGIN
     RETURN held;
 END $$;
 
--- A claim must not take long: a chunk that affects more runs than these is written out as entries of runs, for later calls.
+-- A claim must not take long: if the changes affect more than at_most runs, these are stored as recheck rows for later calls.
 CREATE OR REPLACE FUNCTION dataflow.settle(at_most integer DEFAULT 100000) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
--- A person's open transaction may hold a row of the queue: it is not waited for.
+-- A person's open transaction may hold a row of the queue. settle() gives up such a row soon.
 SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
 DECLARE
     again constant interval := '1 second';
-    chunk_again constant interval := '15 seconds'; -- only to see whether it is quiet now
+    chunk_again constant interval := '15 seconds'; -- between looks whether other transactions have ended
     oldest_open constant xid8 := pg_snapshot_xmin(pg_current_snapshot());
-    -- A number that is given out now is greater than that of every transaction that an entry was made for. No snapshot
-    -- knows such a bound: those that have begun after the last one that ended are beyond its xmax.
+    -- A transaction id that is assigned now is greater than that of every transaction for which an entry was made. A snapshot gives no such
+    -- bound: transactions that began after the last one ended lie beyond its xmax.
     is_new constant boolean := pg_current_xact_id_if_assigned() IS NULL;
     is_last boolean;
     entries bigint[];
@@ -318,7 +318,7 @@ BEGIN
     ), looked_at AS MATERIALIZED (
         SELECT f.jobid::text, f.dataid::text, f.datasetid::text, f.only_producer, f.since FROM finished f
         UNION
-        -- A chunk is written out at the first look and at the last one.
+        -- The runs of a chunk are found at the first look and at the last one.
         SELECT k.jobid, k.dataid, k.datasetid, k.only_producer, NULL FROM kept k
         WHERE k.datasetid IS NULL OR k.recheck IN (SELECT n.recheck FROM first_looks n)
     ), chunks AS MATERIALIZED (
@@ -340,11 +340,11 @@ BEGIN
         UNION
         SELECT o.jobid, c.dataid FROM chunks c JOIN dataflow.job_output o ON o.datasetid = c.datasetid
         UNION
-        -- the job that made the chunk until now
+        -- The job that was the producer of the chunk until now.
         SELECT s.jobid, s.dataid FROM chunks c JOIN dataflow.datastatus s ON s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
         WHERE s.jobid <> ''
         UNION
-        -- What was queued while its job was being retired: no claim looks at it.
+        -- Runs that were queued while their job was being retired. No claim would look at them.
         SELECT w.jobid, w.dataid FROM dataflow.job j JOIN dataflow.work w ON w.jobid = j.jobid
         WHERE j.retired IS NOT NULL AND EXISTS (SELECT FROM chunks)
     ), counted AS MATERIALIZED (
@@ -359,7 +359,7 @@ BEGIN
         (SELECT array_agg(c.datasetid) FROM chunks c), (SELECT array_agg(c.dataid) FROM chunks c)
     INTO jobids, dataids, taken, later_jobids, later_dataids, chunk_datasets, chunk_dataids FROM runs r;
     INSERT INTO dataflow.recheck (jobid, dataid) SELECT l.jobid, l.dataid FROM unnest(later_jobids, later_dataids) AS l (jobid, dataid);
-    -- A chunk that was registered while its dataset got another producer bears the name of the old one.
+    -- A chunk that was registered while its dataset got another producer still names the old one.
     SELECT array_agg(DISTINCT s.datasetid::text) INTO strangers
     FROM unnest(chunk_datasets, chunk_dataids) AS c (datasetid, dataid)
     JOIN dataflow.datastatus s ON s.datasetid = c.datasetid AND s.dataid = c.dataid AND s.locktype = 'OUT'
@@ -370,9 +370,9 @@ BEGIN
             IF strangers IS NOT NULL THEN
                 PERFORM dataflow._own_chunks(strangers);
             END IF;
-            -- Who held one of them may not have seen the attempt that reads it.
+            -- A transaction with an old snapshot that held a chunk may have missed an attempt that reads it.
             PERFORM dataflow._stop_readers(chunk_datasets, chunk_dataids);
-            -- A transaction that took one of these jobs for a strict one may have left open runs.
+            -- A transaction that saw one of these jobs as strict may have left open runs.
             DELETE FROM dataflow.open_run x WHERE x.jobid = ANY (ARRAY(
                 SELECT j.jobid::text FROM dataflow.job j WHERE NOT j.strict_order AND j.jobid IN (SELECT unnest(jobids || later_jobids))));
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
@@ -394,12 +394,11 @@ END $$;
 COMMENT ON FUNCTION dataflow.settle(integer) IS
     'Judges again the runs that were judged while another transaction was changing status; returns how many. Every claim calls it';
 
--- Brings the queue of these jobs in line with datastatus. Chunks and runs of other jobs are not looked at, however many there are.
+-- Brings the queue of these jobs in line with datastatus, without reading chunks and runs of other jobs.
 CREATE OR REPLACE FUNCTION dataflow._rebuild_queue(of_jobs text[]) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
--- Jobs are looked up by name, then their chunks in the index for order: any other join, and any other index while most chunks
--- belong to one dataset, would read those of all other jobs.
+-- Jobs are looked up by name, then their chunks by the index for order. Any other plan might read the chunks of all other jobs.
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_nestloop = on
@@ -420,7 +419,7 @@ BEGIN
         RETURN;
     END IF;
     DELETE FROM dataflow.open_run x WHERE x.jobid = ANY (of_jobs);
-    -- What is queued rightly stays, and with it since when. It is not locked, so that claims go on meanwhile.
+    -- Runs that are queued rightly stay in the queue, and keep the time since when. They are not locked, so that claims go on.
     SELECT array_agg(w.jobid::text), array_agg(w.dataid::text) INTO jobids, dataids
         FROM dataflow.job j JOIN dataflow.work w ON w.jobid = j.jobid WHERE j.jobid = ANY (of_jobs) AND NOT j.strict_order;
     SELECT array_agg(r.jobid), array_agg(r.dataid) INTO jobids, dataids FROM (
@@ -452,7 +451,7 @@ BEGIN
     ) AS f
     WHERE w.jobid = f.jobid AND w.sortkey <> dataflow._ordered(f.ordering, w.dataid);
     PERFORM dataflow._refresh(jobids, dataids, (SELECT c.is_alone FROM dataflow._company() AS c));
-    -- A row of a retired job that a claim had locked: no claim will look at it again.
+    -- Rows of retired jobs that a claim had locked. No claim will look at them again, so settle() has to.
     INSERT INTO dataflow.recheck (jobid, dataid)
     SELECT w.jobid, w.dataid FROM dataflow.job j JOIN dataflow.work w ON w.jobid = j.jobid WHERE j.jobid = ANY (of_jobs) AND j.retired IS NOT NULL;
 END $$;
@@ -464,7 +463,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM dataflow._require_read_committed();
-    -- apply_flow() makes the queue of some jobs anew: what the one takes away the other would not see.
+    -- apply_flow() rebuilds the queue of some jobs. Neither would see what the other removes.
     PERFORM pg_advisory_xact_lock(hashtextextended('dataflow.apply', 0));
     PERFORM dataflow._rebuild_queue(ARRAY(SELECT j.jobid::text FROM dataflow.job j));
     RETURN (SELECT count(*) FROM dataflow.work);
@@ -472,7 +471,7 @@ END $$;
 COMMENT ON FUNCTION dataflow.rebuild_work() IS
     'Makes the queue of ready runs anew from datastatus; returns how many are queued. Never needed in ordinary operation';
 
--- The length of the queue, without counting it.
+-- Keeps the length of the queue, so that nobody has to count its rows.
 CREATE OR REPLACE FUNCTION dataflow._work_inserted() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -1,4 +1,5 @@
--- What a runner has to know about an attempt. The fencing token opens it and is not part of it: job code could read it.
+-- What a runner needs to know about an attempt. The caller proves its claim with the token. The order does not contain the token, because
+-- job code can read the order.
 
 -- {"inputs": {dataset: {"dataset": {...}, "chunks": [{"dataid", "version", "location", "files", "rows", "validated",
 --  "batch": {"columns", "bounds"} or null}]}},
@@ -48,10 +49,10 @@ BEGIN
         SELECT j.params || coalesce(dataflow._given_params(preview_order.jobid, preview_order.dataid), '{}') FROM dataflow.job j WHERE j.jobid = preview_order.jobid));
 END $$;
 COMMENT ON FUNCTION dataflow.preview_order(text, text) IS
-    'What an attempt of this run would be told now, with the job''s parameters; whether it may run is not asked';
+    'The work order that an attempt of this run would get now, with the job''s parameters, whether or not it may run';
 
--- The versions that are named, not the newest: what an attempt was given is what it reads. An input of which it was given
--- nothing (it was forced) is described without chunks.
+-- Uses the versions that the attempt was given, not the newest ones. An input of which a forced attempt was given nothing is described
+-- without chunks.
 CREATE OR REPLACE FUNCTION dataflow._order(jobid text, dataid text, inputs jsonb) RETURNS jsonb
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -89,7 +90,7 @@ BEGIN
         FROM dataflow.quarantine q WHERE q.jobid = _order.jobid AND q.dataid = _order.dataid AND q.is_resolved AND q.details ? 'mark'), '[]'));
 END $$;
 
--- Code that another job shares knows a dataset by that job's name for it; passwords and manifests go by its own.
+-- Code that several jobs share knows a dataset by a role name; passwords and manifests use the dataset's own name.
 CREATE OR REPLACE FUNCTION dataflow._called(role text, datasetid text) RETURNS jsonb
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -105,8 +106,8 @@ DECLARE
 BEGIN
     PERFORM dataflow._known_job(trial_order.jobid);
     PERFORM dataflow._checked_dataid(trial_order.dataid);
-    -- Neither a lock on the output nor the order of the runs matters to who writes nothing.
-    -- A batch that waits on hold for its release is there to be tried; the hold of any other chunk may mean that it is wrong.
+    -- A trial writes nothing, so locks on the output and the order of the runs do not matter. A batch that was created on hold may be
+    -- tried; the hold of any other chunk may mean that it is wrong.
     SELECT tried.inputs, CASE
             WHEN e.not_ready IS NOT NULL THEN 'DATA_NOT_READY' WHEN tried.is_unmapped THEN 'WRONG_DATA'
             WHEN e.invalid_path IS NOT NULL THEN 'INVALID_PATH' WHEN e.not_validated IS NOT NULL THEN 'NOT_VALIDATED'
@@ -137,7 +138,7 @@ BEGIN
         || (SELECT jsonb_build_object('params', j.params) FROM dataflow.job j WHERE j.jobid = trial_order.jobid);
 END $$;
 COMMENT ON FUNCTION dataflow.trial_order(text, text) IS
-    'What dataflowctl try runs a job with: its parameters, and its inputs as they are READY now, or batches on hold; else the code and detail of the first question that is answered no. Claims nothing';
+    'The work order for dataflowctl try: the job''s parameters, and its inputs that are READY now, or batches on hold; else the code and detail of the first question that is answered no. Claims nothing';
 
 CREATE OR REPLACE FUNCTION dataflow._described(d dataflow.dataset) RETURNS jsonb
 LANGUAGE sql STABLE

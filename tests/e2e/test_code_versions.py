@@ -71,8 +71,12 @@ def test_apply_tells_of_other_code_and_only_what_that_made_is_run_again(
     code.write_text(FIXED, encoding="utf-8")
     assert "~ job work: changed (code_hash)" in ok(run_ctl("apply", str(shop.flow), "--dry-run"))
     assert stale(run_ctl) == []
-    assert "~ job work: changed (code_hash)" in ok(run_ctl("apply", str(shop.flow)))
-    assert "3 unchanged" in ok(run_ctl("apply", str(shop.flow)))
+    told = ok(run_ctl("apply", str(shop.flow)))
+    assert "~ job work: changed (code_hash)" in told
+    assert "`dataflowctl accept work` takes it as it is" in told
+    again = ok(run_ctl("apply", str(shop.flow)))
+    assert "3 unchanged" in again
+    assert "dataflowctl accept" not in again
     made(world, "new")
     assert stale(run_ctl) == [("old", ["CODE"])]
     assert world.rows("SELECT dataid, because, changed FROM dataflow.stale") == [

@@ -216,13 +216,15 @@ def test_force_runs_what_the_questions_forbid_and_the_history_keeps_it(own: Own)
     # What is published, or held, is made again.
     own.ready("7")
     own.connection.execute("SELECT dataflow.hold('clean', '7', 'look at it')")
-    assert own.run("force", "./load.sh", "7", "--yes").returncode == 0
+    assert own.run("force", "./load.sh", "7", "--yes", "--reason", "Anna has looked").returncode == 0
     assert own.statuses() == {"7": "READY"}
     assert own.value("SELECT version FROM dataflow.datastatus WHERE datasetid = 'clean'") == 2
     reasons = own.connection.execute("SELECT reason FROM dataflow.event WHERE code = 'FORCED' ORDER BY event")
     first, second = (str(reason) for [reason] in reasons)
     assert first.startswith("DATA_NOT_READY: raw/7")
-    assert "look at it" in second
+    assert second.startswith("Anna has looked; LOCKED: clean/7 is HOLD: look at it")
+    assert "FORCED" in (told := own.run("history", "load", "7").stdout)
+    assert "Anna has looked" in told
     assert (
         own.value("SELECT version FROM dataflow.datastatus WHERE datasetid = 'clean' AND status = 'READY'")
         == 2

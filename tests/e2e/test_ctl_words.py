@@ -80,6 +80,9 @@ def test_words_are_added_as_they_are_kept_with_the_attempt_and_change_no_code(sc
     assert scripts.rows("SELECT * FROM dataflow.stale") == []
     assert "-- --fast '{dataid}'" in ok(scripts.ctl("attempts", "load", "2"))
     assert json.loads(ok(scripts.ctl("attempts", "load", "2", "--json")))[0]["words"] == awkward
+    for asked in (("why", "load", "2"), ("why", "load", "2", "--attempt", "1")):
+        assert "words --fast '{dataid}' 'it'\"'\"'s $HOME' -- ''" in " ".join(ok(scripts.ctl(*asked)).split())
+    assert "with the words" not in ok(scripts.ctl("why", "load", "1"))
 
 
 def test_a_word_without_the_dashes_is_no_word_for_the_script(scripts: Scripts) -> None:

@@ -63,13 +63,23 @@ def test_the_commands_of_the_other_pages_are_commands(run_ctl: RunCtl) -> None:
 
 
 def test_the_parts_of_the_tests_that_the_page_names_are_tests() -> None:
-    """Each is collected, and not run: it runs with all others."""
-    for command in readme.commands("Run a part of the tests", path=DOCS / "contributing.md"):
-        python, *words = shlex.split(command)
-        assert python == ".venv/bin/python"
-        asked = [sys.executable, *words, "--collect-only", "--quiet", "-p", "no:cacheprovider"]
-        done = subprocess.run(asked, cwd=readme.ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr)
+    """They are collected, and not run: they run with all others."""
+    parts = [
+        shlex.split(command)
+        for command in readme.commands("Run a part of the tests", path=DOCS / "contributing.md")
+    ]
+    assert {tuple(words[:3]) for words in parts} == {(".venv/bin/python", "-m", "pytest")}
+    named = [[word for word in words[3:] if word != "-k"] for words in parts]
+    paths = sorted({word for words in named for word in words if "/" in word})
+    asked = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-p", "no:cacheprovider", *paths]
+    done = subprocess.run(asked, cwd=readme.ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout[-2000:], done.stderr)
+    collected = [line for line in done.stdout.splitlines() if "::" in line]
+    for path, *rest in named:
+        keywords = [word for word in rest if "/" not in word]
+        assert any(line.startswith(path) and all(word in line for word in keywords) for line in collected), (
+            path
+        )
 
 
 @pytest.fixture

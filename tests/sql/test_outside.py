@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
@@ -132,6 +133,33 @@ def test_limits_pauses_and_questions_hold_outside_too(outside: World) -> None:
     assert begun(outside, dataid="2") == begun(outside) == []
     outside.do("SELECT dataflow.release('raw', '2')")
     assert begin(outside, dataid="2")["dataid"] == "2"
+
+
+def test_a_limit_by_the_name_of_what_executes_counts_its_runs_and_nobody_elses(pipeline: World) -> None:
+    pipeline.job("train", "raw", "model", kind="outside")
+    pipeline.ready("raw", "1", "2", "3")
+    pipeline.do("SELECT dataflow.set_concurrency('daemon:notebook', 1)")
+    first = begin(pipeline)
+    assert begun(pipeline) == []
+    assert begun(pipeline, "clean_orders", instead=True) == []
+    with pytest.raises(psycopg.Error, match="the limit of daemon:notebook, 1 attempt, is reached"):
+        begin(pipeline, dataid="2")
+    assert begin(pipeline, executor="appliance")["dataid"] == "2"
+    assert pipeline.value("SELECT running FROM dataflow.limits WHERE scope = 'daemon:notebook'") == 1
+    assert end(pipeline, first["handle"], result={"outputs": {"model": {"files": []}}}) == "accepted"
+    pipeline.do("SELECT dataflow.pause('daemon:notebook')")
+    assert begun(pipeline) == []
+    pipeline.do("SELECT dataflow.pause('daemon:notebook', false)")
+    assert begin(pipeline)["dataid"] == "3"
+    assert len(pipeline.daemon().claim()) == 3
+
+
+def test_two_that_begin_at_once_under_one_name_keep_to_its_limit(outside: World) -> None:
+    outside.ready("raw", "1", "2")
+    outside.do("SELECT dataflow.set_concurrency('daemon:notebook', 1)")
+    with ThreadPoolExecutor(2) as both:
+        found = list(both.map(lambda _: begun(outside), range(2)))
+    assert sorted(map(len, found)) == [0, 1]
 
 
 def test_datasets_of_another_environment_are_not_written(outside: World) -> None:
@@ -344,7 +372,7 @@ def test_an_end_that_is_wrong_changes_nothing(
     [
         ({"lease": "0"}, "a lease cannot be as long as 00:00:00"),
         ({"lease": "31 days"}, "a lease cannot be as long as 31 days"),
-        ({"executor": "a b"}, "this cannot name what executes a run: 'a b'"),
+        ({"executor": "a b"}, "not a name for what executes a run: 'a b'"),
         ({"environment": None}, "environment and prepared cannot be NULL"),
         ({"dataid": "../x"}, "not a dataid"),
         ({"job": "nobody"}, "there is no job nobody"),

@@ -8,11 +8,17 @@ import psycopg
 import pytest
 
 if TYPE_CHECKING:
-    from tests.fix_world import World
+    from tests.fix_world import Row, World
 
 DAY, NEXT = "2026-01-01", "2026-01-02"
 WITHDRAW = "SELECT deed, jobid, dataset, dataid, status FROM dataflow.unregister('raw', %s::text[], %s, %s)"
 ODD = "SELECT dataid, code FROM dataflow.preview_ready('raw', %s::text[]) WHERE code IS NOT NULL"
+
+# A run that waits says so once for each chunk, and how often depends on how many calls there were.
+EVENTS = (
+    "SELECT DISTINCT kind, jobid, dataid, datasetid, actor, application, to_status, code, reason FROM dataflow.event"
+    " WHERE kind <> 'blocked' ORDER BY 1, 2, 3, 4"
+)
 
 
 @pytest.mark.parametrize(
@@ -217,3 +223,89 @@ def test_why_does_not_offer_to_register_what_would_be_refused(world: World) -> N
     assert world.value(remedy, "2026-01-31") == "when it has arrived: dataflowctl ready raw 2026-01-31"
     refused = "it cannot arrive: 2026-13-20 is no date, and the ordering of dataset raw is date"
     assert world.value(remedy, "2026-13-20") == refused
+
+
+def _readers_of_every_sort(world: World) -> None:
+    """Sole readers of raw with room and with outputs that are there, and readers that need more than one new chunk."""
+    world.dataset("words", ordering="text")
+    world.dataset("homeless", location=None)
+    world.job("sole", "raw", ["a", "b"])
+    world.job("sole_by_text", "raw", "words")
+    world.job("retired", "raw", "c")
+    world.job("nowhere", "raw", "homeless")
+    world.job("strict", "raw", "d", strict_order=True)
+    world.job("two", ["raw", "other"], "e")
+    world.job("shifted", {"raw": {"kind": "offset", "unit": "number", "by": -1}}, "f")
+    world.job("windowed", {"raw": {"kind": "window", "size": 4}}, "g")
+    world.job("referring", {"raw": {"kind": "fixed", "dataid": "3"}, "other": {"kind": "identity"}}, "h")
+    world.do("UPDATE dataflow.job SET retired = now() WHERE jobid = 'retired'")
+    world.ready("other", "3", "5")
+    world.do("SELECT dataflow.hold('b', '4', 'looked at')")
+    world.ready("raw", "11")
+    world.do("SELECT dataflow.unregister('raw', ARRAY['11'])")
+
+
+def _state(world: World) -> list[list[Row]]:
+    return [
+        world.rows(statement)
+        for statement in (
+            "SELECT datasetid, dataid, jobid, status, version, sortkey FROM dataflow.datastatus ORDER BY 1, 2, 3",
+            "SELECT jobid, dataid, sortkey, not_before FROM dataflow.work ORDER BY 1, 2",
+            "SELECT jobid, dataid, sortkey FROM dataflow.open_run ORDER BY 1, 2",
+            "SELECT datasetid, jobid, locktype, status, sum(chunks) FROM dataflow.counter GROUP BY 1, 2, 3, 4 ORDER BY 1, 2, 3, 4",
+            EVENTS,
+        )
+    ]
+
+
+@pytest.mark.parametrize("has_company", [False, True])
+def test_many_that_are_registered_at_once_leave_what_each_alone_would_leave(
+    world: World, has_company: bool
+) -> None:
+    _readers_of_every_sort(world)
+    dataids = ["2", "3", "4", "5", "6", "7", "10", "11"]
+    company = world.session()
+    if has_company:
+        company.execute("SELECT dataflow.ready('other', '6')")
+    with world.connection.transaction(force_rollback=True):
+        world.ready("raw", *dataids)
+        at_once = _state(world)
+        queued = world.queue()
+    with world.connection.transaction(force_rollback=True):
+        for dataid in dataids:
+            world.ready("raw", dataid)
+        assert _state(world) == at_once
+        assert ("sole", "3") in queued
+        assert ("sole", "4") not in queued
+        assert ("two", "5") in queued
+        assert ("windowed", "1") in queued
+    company.rollback()
+    company.close()
+    world.ready("raw", *dataids)
+    assert world.queue() == world.rebuilt_queue() == queued
+
+
+def test_the_order_of_work_is_that_of_the_outputs_also_where_the_input_has_another(world: World) -> None:
+    world.dataset("words", ordering="text")
+    world.job("by_text", "raw", "words")
+    world.ready("raw", "2", "10")
+    assert [run.dataid for run in world.daemon().claim(1)] == ["10"]
+
+
+def test_the_history_of_a_chunk_that_no_job_makes_goes_by_its_dataset(pipeline: World) -> None:
+    told = "SELECT kind, from_status, to_status, reason FROM dataflow.history(%s, %s)"
+    pipeline.do("SELECT dataflow.ready('raw', %s, reason => 'by ferry')", DAY)
+    pipeline.ready("raw", NEXT)
+    pipeline.do("SELECT dataflow.hold('raw', %s, 'wrong file')", DAY)
+    pipeline.do("UPDATE dataflow.dataset SET location = '/data/new' WHERE datasetid = 'raw'")
+    assert pipeline.rows(told, "raw", DAY) == [
+        ("status", None, "READY", "by ferry"),
+        ("status", "READY", "HOLD", "wrong file"),
+        ("dataset", "/data/raw/{dataid}", "/data/new", None),
+    ]
+    assert pipeline.rows(told, "raw", "2030-01-01") == []
+    with pytest.raises(psycopg.Error, match="clean is a dataset, and job clean_orders makes it") as refused:
+        pipeline.rows(told, "clean", DAY)
+    assert refused.value.diag.message_hint == f"dataflowctl history clean_orders {DAY}"
+    with pytest.raises(psycopg.Error, match="there is no job nothing"):
+        pipeline.rows(told, "nothing", DAY)

@@ -78,7 +78,7 @@ FORGES: list[LiteralString] = [
 # What each role may call beside what it inherits: whoever grants a function writes it here too, and thinks twice.
 CALLS = {
     "dataflow_reader": """
-    _checked_dataid _chunk_location _code_of _described _first_moment _has_session _inputs _is_chunkid _is_name _known_daemon _known_dataset _known_job _long_sortkey _mapped_inputs
+    _checked_dataid _chunk_location _code_of _described _first_moment _has_session _inputs _is_chunkid _is_name _known_daemon _known_dataset _known_job _limit_of _long_sortkey _mapped_inputs
     _mapped_runs _moments _not_given _number _session_name _shifted _written_to affected_runs attempts blockers bound_elsewhere causes chunk_grid chunk_map chunks code_of
     data_location dataid_range five_questions five_questions_at fixed_paths flow_conflicts frozen_sessions history job_stats lineage matches measures needs_hand
     next_inputs next_tick output_dataid overview partitionings period_add period_id
@@ -93,7 +93,7 @@ CALLS = {
     """,
     "dataflow_daemon": """
     _session_ended add_words attempt_order began begin_instead begin_run cancelled claim claim_new claim_run claim_within code_version collect end_frozen_sessions end_run
-    expire_daemon finish fold_counters new_run ready register_daemon reloaded renew_lease renew_run rescue retake retake_attempts run_order serve_jobs settle started
+    expire_daemon finish fold_counters new_run queue_of ready register_daemon reloaded renew_lease renew_run rescue retake retake_attempts run_order serve_jobs settle started
     stop_daemon take_order tick waits work_order
     """,
 }

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lint_sql import Source, check
+from tests.lint_sql import Source, check, planner_blocks
 
 DEFINER = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE sql SECURITY DEFINER {} AS $$ SELECT $$;"
 LOCKED = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql SET search_path = pg_temp SET lock_timeout = 0 AS $$ BEGIN PERFORM dataflow._claim_lock(); {} END $$;"
 INLINED = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE sql AS $$ {} $$;"
 BODY = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql SET search_path = pg_temp AS $$ BEGIN {} END $$;"
+PLANNED = BODY.replace("pg_temp AS", "pg_temp SET lock_timeout = 0 {} AS").replace("{} END", "END")
 
 
 @pytest.mark.parametrize(
@@ -51,6 +52,8 @@ BODY = "CREATE FUNCTION dataflow._f() RETURNS void LANGUAGE plpgsql SET search_p
             "dataflow._g may wait",
         ),
         (BODY.format(r"PERFORM 'a' ~ '\d';"), "backslash"),
+        (PLANNED.format("SET enable_hashjoin = off"), "no block of sql/README.md: enable_hashjoin = off"),
+        (PLANNED.format("SET enable_seqscan = off SET jit = on"), "no block of sql/README.md"),
     ],
 )
 def test_a_mistake_is_found(text: str, mistake: str) -> None:
@@ -67,9 +70,21 @@ def test_a_mistake_is_found(text: str, mistake: str) -> None:
         INLINED.format("WITH x AS (SELECT FROM dataflow.job) SELECT FROM x"),
         LOCKED.format("PERFORM FROM t FOR UPDATE OF t SKIP LOCKED; PERFORM FROM t FOR KEY SHARE NOWAIT;"),
         BODY.format(r"PERFORM 'a' ~ E'\\d';"),
+        PLANNED.format("SET enable_seqscan = off"),
         "DO $$ BEGIN PERFORM 1; END $$;",
         "CREATE TABLE t (a int); COMMENT ON TABLE t IS 'x'; COMMENT ON COLUMN t.a IS 'x'; CREATE INDEX ON t (a);",
     ],
 )
 def test_what_follows_the_rules_is_left_alone(text: str) -> None:
     assert list(check([Source("x.sql", text, is_function_file=True)])) == []
+
+
+def test_every_block_of_planner_settings_that_is_described_is_read() -> None:
+    assert {name: len(settings) for name, settings in planner_blocks().items()} == {
+        "lookup": 1,
+        "kept lookup": 3,
+        "nested lookup": 7,
+        "hot path": 10,
+        "transition tables": 2,
+        "whole dataset": 1,
+    }
