@@ -9,6 +9,7 @@ WORKERS ?= 2
 SEED ?=
 OSV ?=
 # Whatever comes from outside is compared with the hashes in .ci/, which name all there is, and no build fetches anything itself.
+PYTEST := $(BIN)/python -m pytest
 INSTALL := PYTHON=$(PYTHON) .ci/install $(VENV)
 PIP := -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
 LOCKED := $(PIP) --require-hashes --requirement
@@ -37,10 +38,13 @@ tools: $(TOOLS)/installed
 
 install: $(VENV)/installed ## .venv with everything that tests and the demo need
 
-# Daemons and JVMs of two tests share two cores: one that fails beside another is asked again alone, and both are told.
-test: install    ## all tests, by two processes; WORKERS=n for others, 0 for none beside pytest itself
-	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadscope --no-loadscope-reorder || \
-		{ test $$? -eq 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none; }
+# What measures time, memory or CPU carries the mark `alone` and runs by itself after the rest, also when a test of the rest has failed (status
+# 1). Anything else, such as an interrupt, ends it at once.
+test: install    ## all tests, by two processes, and then those that need a quiet machine; WORKERS=n for others, 0 for none beside pytest itself
+	@set -x; failed=0; \
+	$(PYTEST) -m 'not alone' --numprocesses=$(WORKERS) --dist=loadscope --no-loadscope-reorder || { failed=$$?; test $$failed -eq 1 || exit $$failed; }; \
+	$(PYTEST) -m alone || failed=$$?; \
+	{ set +x; } 2> /dev/null; exit $$failed
 
 # SQL has rules but no formatter: those that exist take a PL/pgSQL body for one string and leave it as it is.
 lint: install    ## ruff, mypy, the layers of the package, rules for sql/

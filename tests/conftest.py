@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 from hypothesis import settings
 
 # By default every run tries the same examples. `--hypothesis-profile=explore` tries new ones.
@@ -17,16 +15,8 @@ pytest_plugins = [
     "tests.fix_leaks",
     "tests.fix_postgres",
     "tests.fix_shares",
+    "tests.fix_signals",
     "tests.fix_spark",
     "tests.fix_tables",
     "tests.fix_world",
 ]
-
-
-def pytest_configure() -> None:
-    """SIGTERM ends the session as Ctrl-C does, so that the session stops the programs that it started.
-
-    A shell that starts the tests in the background makes them ignore SIGINT; their programs would inherit this.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def class_archives(request: pytest.FixtureRequest) -> Iterator[Path | None]:
+def class_archives(request: pytest.FixtureRequest, temporary_directory: Path) -> Iterator[Path | None]:  # noqa: ARG001 - the guard knows its programs by it
     """The directory of the archives; None if few tests of tests/spark were selected."""
     if sum(item.path.parent.name == "spark" for item in request.session.items) < ENOUGH:
         yield None
@@ -58,11 +58,17 @@ def class_archives(request: pytest.FixtureRequest) -> Iterator[Path | None]:
 
 
 def variables() -> dict[str, str]:
-    """The variables for a daemon's environment. Empty outside of pytest, as in benches and chaos."""
+    """The variables for a program's environment. Empty outside of pytest, as in benches and chaos."""
     if SHARED not in os.environ:
         return {}
-    archives = {"DATAFLOW_CLASS_ARCHIVES": str(_directory())} if any(_directory().glob("*.jsa")) else {}
+    archives = {"DATAFLOW_CLASS_ARCHIVES": str(_directory())} if made() else {}
     return {CONF_VARIABLE: os.environ[CONF_VARIABLE]} | archives
+
+
+def made() -> Path | None:
+    """The directory of archives, as soon as one is there."""
+    is_made = SHARED in os.environ and any(_directory().glob("*.jsa"))
+    return _directory() if is_made else None
 
 
 def _directory() -> Path:

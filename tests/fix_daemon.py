@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 180.0  # costs nothing where all goes well, and a busy machine may need it
+PROMPT_SECONDS = 15.0  # by a notification: before any poll, and before a default lease is renewed
 POLL_SECONDS = 0.02
 
 FLOW = """
@@ -66,15 +67,22 @@ class Daemon:
     process: subprocess.Popen[bytes]
     log_path: Path
     port: int
+    _read: int = 0  # bytes of the log
+    _events: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
-        lines = self.log_path.read_text(encoding="utf-8").splitlines()
-        found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return [event for event in found if name in {"", event["event"]}]
+        """Reads what the daemon has logged since the last call: a log of thousands of runs is asked for every few milliseconds."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._read)
+            whole_lines = log.read().rpartition(b"\n")[0]
+        self._read += len(whole_lines) + bool(whole_lines)
+        lines = whole_lines.split(b"\n")
+        self._events += [json.loads(line) for line in lines if line.startswith(b"{") and line.endswith(b"}")]
+        return [event for event in self._events if name in {"", event["event"]}]
 
     def said(self, name: str, *, times: int = 1, seconds: float = PATIENCE_SECONDS) -> list[dict[str, Any]]:
         """Waits for so many events of that name, and returns them."""

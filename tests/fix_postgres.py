@@ -21,7 +21,8 @@ from pydantic import SecretStr
 from dataflowd.database import migrate
 from dataflowd.host.embedded import postgres
 from dataflowd.host.settings import ENV_PREFIX, Settings
-from tests.fix_leaks import assert_no_advisory_locks
+from tests import fix_classes, forked_ctl
+from tests.fix_leaks import assert_no_advisory_locks, remaining
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 TEMPLATE = "dataflow_template"
 SOMEBODY = "somebody"
 PROGRAM_TIMEOUT_SECONDS = 600  # a program that starts Spark may need minutes on a busy machine
+CLOSING_SECONDS = 0.5
+ENOUGH_TESTS = 20
+SESSIONS = "SELECT pid FROM pg_stat_activity WHERE datname = %s"
 
 # The data of a test need not survive a power failure. Many tests together need many connections.
 TEST_SERVER_SETTINGS = {
@@ -142,7 +146,10 @@ def database(server: Server, template: str) -> Iterator[str]:
     server.execute(sql.SQL(create).format(sql.Identifier(name), sql.Identifier(template)))
     try:
         yield server.database(name)
-        assert_no_advisory_locks(server.dsn, name)
+        with psycopg.connect(server.dsn, autocommit=True) as admin:
+            assert_no_advisory_locks(admin, name)
+            # DROP DATABASE sleeps for 0.1 s where the backend of a closed connection is not gone yet.
+            remaining(lambda: set(admin.execute(SESSIONS, [name]).fetchall()), seconds=CLOSING_SECONDS)
     finally:
         server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
 
@@ -159,34 +166,62 @@ def settings(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setti
     # Variables override arguments, and the person who runs the tests may have set some for dataflowd.
     for name in [name for name in os.environ if name.startswith(ENV_PREFIX)]:
         monkeypatch.delenv(name)
-    return Settings(dsn=SecretStr(dsn), data_dir=tmp_path / "dataflowd")
+    return Settings(dsn=SecretStr(dsn), data_dir=tmp_path / "dataflowd", class_archives=fix_classes.made())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forking(request: pytest.FixtureRequest, temporary_directory: Path) -> Iterator[None]:
+    """A process that has imported `dataflowctl`, where enough tests were asked for to be worth it."""
+    if len(request.session.items) < ENOUGH_TESTS:
+        yield
+        return
+    with forked_ctl.serving(temporary_directory / "ctl", _variables({})):
+        yield
 
 
 @pytest.fixture
 def run_ctl(dsn: str, settings: Settings, tmp_path: Path) -> RunCtl:
-    """Runs the installed `dataflowctl` on the test's database. `env` adds variables; None removes one."""
+    """Runs `dataflowctl` on the test's database. `env` adds variables; None removes one."""
 
     def run(
         *arguments: str, env: Mapping[str, str | None] | None = None, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
         variables = {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir), "HOME": str(tmp_path)}
-        return run_program("dataflowctl", *arguments, env=variables | dict(env or {}), stdin=stdin)
+        variables |= fix_classes.variables()
+        return run_dataflowctl(*arguments, env=variables | dict(env or {}), stdin=stdin)
 
     return run
+
+
+def run_dataflowctl(
+    *arguments: str, env: Mapping[str, str | None], stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """What `dataflowctl` does and says, without the time that it takes to load."""
+    variables = _variables(env)
+    if forked_ctl.can_run(env):
+        return forked_ctl.run([_program("dataflowctl"), *arguments], variables, stdin)
+    return run_program("dataflowctl", *arguments, env=env, stdin=stdin)
 
 
 def run_program(
     name: str, *arguments: str, env: Mapping[str, str | None], stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Runs a console script of the package with `env`, and of this process's environment only PATH, LANG and TMPDIR."""
-    inherited: dict[str, str | None] = {key: os.environ.get(key) for key in ("PATH", "LANG", "TMPDIR")}
-    variables = {key: value for key, value in (inherited | dict(env)).items() if value is not None}
     return subprocess.run(
-        [str(Path(sys.executable).parent / name), *arguments],
-        env=variables,
+        [_program(name), *arguments],
+        env=_variables(env),
         input=stdin,
         capture_output=True,
         text=True,
         timeout=PROGRAM_TIMEOUT_SECONDS,
         check=False,
     )
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def _variables(env: Mapping[str, str | None]) -> dict[str, str]:
+    inherited: dict[str, str | None] = {key: os.environ.get(key) for key in ("PATH", "LANG", "TMPDIR")}
+    return {key: value for key, value in (inherited | dict(env)).items() if value is not None}

@@ -34,7 +34,7 @@ TOGETHER = {
     "wheel": {"e2e/test_wheel.py"},
 }
 # Directories.
-LONG_FIRST = ("spark", "e2e", "upgrade", "chaos", "interleave", "sql", "fuzz", "hostile", "unit")
+LONG_FIRST = ("spark", "e2e", "chaos", "hostile", "upgrade", "interleave", "fuzz", "sql", "unit")
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no type information

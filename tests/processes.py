@@ -10,16 +10,32 @@ from pathlib import Path
 
 import pytest
 
+IS_ROOT = os.geteuid() == 0
+needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root becomes another user")
+
 
 def in_session(leader: int) -> list[int]:
     """The processes of a session, including its leader."""
     found = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            fields = _text(path / "stat").rpartition(")")[2].split()
-            if fields and fields[0] not in "ZX" and int(fields[3]) == leader:
-                found.append(int(path.name))
+    for pid in all_processes():
+        fields = _text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+        if fields and fields[0] not in "ZX" and int(fields[3]) == leader:
+            found.append(pid)
     return found
+
+
+def working_in(directory: Path) -> list[int]:
+    """The processes whose working directory is this one or lies below it."""
+    found = []
+    for pid in all_processes():
+        with suppress(OSError):  # it has ended, or is another user's
+            if Path(f"/proc/{pid}/cwd").readlink().is_relative_to(directory):
+                found.append(pid)
+    return found
+
+
+def all_processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
 
 
 def require_python_of(user: str) -> None:
@@ -29,7 +45,7 @@ def require_python_of(user: str) -> None:
         can_run = subprocess.run(words, user=user, check=False, capture_output=True).returncode == 0
     except (OSError, KeyError):
         can_run = False
-    if os.geteuid() != 0 or not can_run:
+    if not IS_ROOT or not can_run:
         pytest.skip(f"needs root, and a Python that {user} can execute")
 
 

@@ -15,7 +15,7 @@ from psycopg import conninfo
 
 from dataflowd.database import migrate
 from dataflowd.host.embedded import postgres
-from tests.fix_daemon import Shop, StartDaemon, daemons, eventually
+from tests.fix_daemon import PROMPT_SECONDS, Shop, StartDaemon, daemons, eventually
 from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
 from tests.fix_proxy import Relay
 
@@ -90,7 +90,7 @@ def test_a_killed_daemon_takes_its_processes_along_and_its_restart_goes_on_at_on
     first = start_daemon(env=NO_POLL)
     children = eventually(lambda: found if len(found := pids(tmp_path)) == 8 else [])
     first.kill()
-    eventually(lambda: not any(alive(child) for child in children), seconds=2)
+    eventually(lambda: not any(alive(child) for child in children), seconds=PROMPT_SECONDS)
     (tmp_path / "go").touch()
     second = start_daemon(env=NO_POLL)
     assert len(second.events("attempt.rescued")) == 8
@@ -132,7 +132,7 @@ def test_another_daemon_takes_over_when_the_lease_of_a_dead_one_has_ended(
     second = start_daemon(name="d2", env=NO_POLL | SHORT_LEASE)
     eventually(lambda: shop.live() == 2)
     first.kill()
-    [rescued] = second.said("attempt.rescued", seconds=10)
+    [rescued] = second.said("attempt.rescued", seconds=PROMPT_SECONDS)
     assert rescued["lost_by"] == "d1"
     (tmp_path / "go").touch()
     eventually(lambda: shop.count("READY") == 2)
@@ -266,7 +266,7 @@ def test_a_cut_connection_costs_no_attempt(
     children = eventually(lambda: found if len(found := pids(tmp_path)) == 4 else [])
     for times in (1, 2, 3):
         wire.reset()
-        daemon.said("lease.retaken", times=times, seconds=5)
+        daemon.said("lease.retaken", times=times, seconds=PROMPT_SECONDS)
         daemon.said("listener.listening", times=times + 1)
     assert all(alive(child) for child in children)
     (tmp_path / "go").touch()
@@ -337,7 +337,7 @@ def test_a_killed_daemon_is_gone_at_once_and_its_runs_are_its_own_until_its_leas
     eventually(lambda: pids(tmp_path))
     assert states(shop) == {"d1": "ALIVE"}
     daemon.kill()
-    eventually(lambda: states(shop) == {"d1": "GONE"}, seconds=2)
+    eventually(lambda: states(shop) == {"d1": "GONE"}, seconds=PROMPT_SECONDS)
     [hand] = shop.value("SELECT dataflow.overview()")["needs_hand"]
     assert (hand["code"], hand["count"]) == ("LOST_DAEMON", 1)
     assert "it was killed, or cannot reach the database" in hand["remedy"]
@@ -406,7 +406,7 @@ def test_a_half_open_connection_is_found_and_the_daemon_goes_on(
     shop.ready(1)
     [child] = eventually(lambda: pids(tmp_path))
     wire.blackhole()
-    daemon.said("listener.connecting", seconds=15)
+    daemon.said("listener.connecting", seconds=PROMPT_SECONDS)
     assert daemon.get("/health/ready")[0] == 503
     wire.resume()
     daemon.said("listener.listening", times=2)
@@ -425,8 +425,8 @@ def test_a_daemon_that_cannot_prove_its_claims_stops_them_before_its_lease_ends(
     shop.ready(1)
     [child] = eventually(lambda: pids(tmp_path))
     wire.blackhole()
-    daemon.said("lease.ending", seconds=5)
-    eventually(lambda: not alive(child), seconds=2)
+    daemon.said("lease.ending", seconds=PROMPT_SECONDS)
+    eventually(lambda: not alive(child), seconds=PROMPT_SECONDS)
     (tmp_path / "go").touch()
     wire.resume()
     eventually(lambda: shop.count("READY") == 1)
@@ -476,8 +476,10 @@ def test_a_slow_network_slows_down_and_breaks_nothing(
     assert set(shop.outcomes()) == {"DONE"}
 
 
-def test_rows_that_somebody_holds_are_offered_again(shop: Shop, start_daemon: StartDaemon, dsn: str) -> None:
-    shop.job("sleep 0.2")
+def test_rows_that_somebody_holds_are_offered_again(
+    shop: Shop, start_daemon: StartDaemon, dsn: str, tmp_path: Path
+) -> None:
+    shop.job(gated(tmp_path))
     daemon = start_daemon(env=NO_POLL)
     shop.ready(1, 2)
     eventually(lambda: shop.live() == 2)
@@ -485,7 +487,8 @@ def test_rows_that_somebody_holds_are_offered_again(shop: Shop, start_daemon: St
         person.execute(
             "SELECT FROM dataflow.datastatus WHERE datasetid = 'clean' AND dataid = '1' FOR UPDATE"
         )
+        (tmp_path / "go").touch()
         eventually(lambda: shop.count("READY") == 1)
         assert shop.live() == 1
-    eventually(lambda: shop.count("READY") == 2, seconds=5)
+    eventually(lambda: shop.count("READY") == 2, seconds=PROMPT_SECONDS)
     assert daemon.stop() == 0

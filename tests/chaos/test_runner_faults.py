@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataflowd import flow
 from dataflowd.host import scratch
-from tests.fix_daemon import Daemon, Shop, StartDaemon, eventually
+from tests.fix_daemon import PROMPT_SECONDS, Daemon, Shop, StartDaemon, eventually
+from tests.processes import in_session
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dataflowd.host.settings import Settings
 
 FLOW = """
@@ -39,22 +41,6 @@ from dataflowd import job
 def work(ctx):
     time.sleep(600)
 """
-
-
-def in_session(leader: int) -> set[int]:
-    """The processes of a runner: Python and its JVM."""
-    found = set()
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            try:
-                state, _, _, session = (
-                    (path / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[:4]
-                )
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if state not in "ZX" and int(session) == leader:
-                found.add(int(path.name))
-    return found
 
 
 def started(daemon: Daemon, times: int) -> dict[str, Any]:
@@ -89,7 +75,7 @@ def test_a_silent_runner_is_killed_and_retried_and_a_killed_daemon_takes_its_run
         "the runner died while it executed this attempt: killed because it had not answered for 5 s"
     )
     daemon.kill()
-    eventually(lambda: not in_session(second), seconds=10)
+    eventually(lambda: not in_session(second), seconds=PROMPT_SECONDS)
     # The next daemon with this engine does the same when it starts.
     scratch.remove(settings)
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import socket
 import subprocess
 import sys
-import termios
-from fcntl import ioctl
 from pathlib import Path
-from struct import pack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +21,7 @@ from dataflowd.cli.app import COMMANDS
 from dataflowd.cli.json_keys import KEYS
 from dataflowd.model.errors import EXIT
 from tests.e2e.ctl_flow import asked, limit, ok, ready, retail, running_daemon
+from tests.terminals import open_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -670,8 +667,7 @@ def on_a_terminal(
     arguments: list[str], env: dict[str, str], columns: int, answer: str = ""
 ) -> tuple[str, int]:
     """What the command draws on a terminal so wide, and its exit status."""
-    leader, follower = pty.openpty()
-    ioctl(follower, termios.TIOCSWINSZ, pack("HHHH", 40, columns, 0, 0))
+    leader, follower = open_terminal(columns)
     ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
         [CTL, *arguments],

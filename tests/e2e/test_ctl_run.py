@@ -38,7 +38,7 @@ params = { colour = "red" }
 SCRIPT = """#!/bin/sh
 echo "loading $dataid in $(pwd), $param_colour"
 [ ! -e fail-$dataid ] || exit 4
-[ ! -e wait ] || sleep 60
+[ ! -e wait ] || sleep 600
 """
 
 

@@ -26,7 +26,15 @@ from dataflowd.engine.orders import Orders
 from dataflowd.flow.loaded import Declared
 from dataflowd.host.settings import Current
 from dataflowd.model.errors import EXIT
-from tests.fix_daemon import PATIENCE_SECONDS, POLL_SECONDS, Shop, StartDaemon, eventually, free_port
+from tests.fix_daemon import (
+    PATIENCE_SECONDS,
+    POLL_SECONDS,
+    PROMPT_SECONDS,
+    Shop,
+    StartDaemon,
+    eventually,
+    free_port,
+)
 from tests.fix_postgres import run_program
 
 if TYPE_CHECKING:
@@ -38,8 +46,9 @@ if TYPE_CHECKING:
 
 # Long enough that nothing found quickly was found by the poll.
 NO_POLL = {"DATAFLOW_POLL": "600"}
-SLOW = "sleep 60"
+SLOW = "sleep 600"
 FOREVER_SECONDS = 30.0
+MANY = 12
 STARTED_AFTER_LIMIT = """
     SELECT extract(epoch FROM max(a.claimed) - max(e.at))::double precision
     FROM dataflow.attempt a, dataflow.event e WHERE e.kind = 'control'
@@ -68,7 +77,7 @@ def test_a_chunk_that_becomes_ready_is_processed_without_waiting_for_the_poll(
     shop.job("echo $jobid $dataid password=hunter2")
     daemon = start_daemon(env=NO_POLL)
     shop.ready("2026-01-01")
-    eventually(lambda: shop.count("READY") == 1, seconds=5)
+    eventually(lambda: shop.count("READY") == 1, seconds=PROMPT_SECONDS)
     row = shop.connection.execute(
         "SELECT outcome, usage, started IS NOT NULL, error FROM dataflow.attempt"
     ).fetchone()
@@ -98,7 +107,7 @@ def test_a_failing_command_is_recorded_with_its_status_and_last_lines(
 def test_an_attempt_that_takes_too_long_is_stopped_with_all_its_processes(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
-    shop.job(f"sleep 60 & echo $! > {tmp_path}/1.pid; echo $$ > {tmp_path}/2.pid; wait", 'timeout = "1s"')
+    shop.job(f"sleep 600 & echo $! > {tmp_path}/1.pid; echo $$ > {tmp_path}/2.pid; wait", 'timeout = "1s"')
     start_daemon()
     shop.ready(1)
     eventually(lambda: shop.count("FAILED") == 1)
@@ -166,14 +175,14 @@ def test_once_waits_for_a_retry_that_is_due_soon(
     assert daemon.events("once.left") == []
 
 
-@pytest.mark.parametrize(("delay", "options"), [("1h", []), ("20s", ["--wait", "1s"])])
+@pytest.mark.parametrize(("delay", "options"), [("1h", []), ("300s", ["--wait", "1s"])])
 def test_once_says_which_retries_it_leaves(
     shop: Shop, start_daemon: StartDaemon, delay: str, options: list[str]
 ) -> None:
     shop.job("exit 1", f'max_attempts = 2\nretry_delay = "{delay}"')
     shop.ready(1, 2)
     daemon = start_daemon("--once", *options, wait=False)
-    assert daemon.ended(seconds=15) == 1
+    assert daemon.ended() == 1
     [left] = daemon.events("once.left")
     assert (left["runs"], left["retries"], left["next_retry_seconds"] > 5) == (2, 2, True)
     assert "--wait" in left["remedy"]
@@ -185,7 +194,7 @@ def test_once_does_not_wait_without_end_for_a_run_that_asks_for_later(
     shop.job("exit 75", 'retry_delay = "1s"')
     shop.ready(1)
     daemon = start_daemon("--once", "--wait", "3s", wait=False)
-    assert daemon.ended(seconds=30) == 1
+    assert daemon.ended() == 1
     assert 2 <= len(shop.outcomes()) <= 5
     assert daemon.events("once.left")
 
@@ -207,9 +216,7 @@ def test_a_lost_notification_delays_a_run_by_at_most_the_poll(shop: Shop, start_
         shop.connection.execute(
             "INSERT INTO dataflow.work (jobid, dataid, sortkey) VALUES ('work', '1', '1')"
         )
-    began = time.monotonic()
-    eventually(lambda: shop.count("READY") == 1, seconds=10)
-    assert time.monotonic() - began < 3
+    eventually(lambda: shop.count("READY") == 1, seconds=PROMPT_SECONDS)
     assert daemon.get("/health/ready")[0] == 200
 
 
@@ -247,7 +254,7 @@ def test_a_limit_that_is_lowered_now_stops_the_youngest_and_they_run_again_witho
         eventually(lambda: len(pids(tmp_path)) == number)  # noqa: B023 - it is called before the next turn
     oldest, *younger = pids(tmp_path)
     assert run_ctl("concurrency", "1", "--now", "--yes").returncode == 0
-    eventually(lambda: not any(alive(child) for child in younger), seconds=10)
+    eventually(lambda: not any(alive(child) for child in younger), seconds=PROMPT_SECONDS)
     assert alive(oldest)
     assert shop.count("RESUBMIT") == 2
     (tmp_path / "go").touch()
@@ -292,14 +299,14 @@ def test_while_all_that_waits_is_paused_the_daemon_does_not_ask_for_it(
     eventually(rest)
     assert shop.live() == 0
     shop.connection.execute("SELECT dataflow.pause('job:work', false)")
-    eventually(lambda: shop.count("READY") == 1, seconds=10)
+    eventually(lambda: shop.count("READY") == 1, seconds=PROMPT_SECONDS)
 
 
 @pytest.mark.parametrize("how", ["cancel", "resubmit"])
 def test_whoever_cancels_or_resubmits_a_running_chunk_stops_its_process(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path, how: str
 ) -> None:
-    shop.job(f"echo $$ > {tmp_path}/$$.pid; [ -e {tmp_path}/second ] || exec sleep 60")
+    shop.job(f"echo $$ > {tmp_path}/$$.pid; [ -e {tmp_path}/second ] || exec sleep 600")
     start_daemon(env=NO_POLL)
     shop.ready(1)
     [child] = eventually(lambda: pids(tmp_path))
@@ -310,12 +317,12 @@ def test_whoever_cancels_or_resubmits_a_running_chunk_stops_its_process(
         shop.connection.execute(
             "UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE datasetid = 'clean'"
         )
-    eventually(lambda: not alive(child), seconds=5)
+    eventually(lambda: not alive(child), seconds=PROMPT_SECONDS)
     if how == "cancel":
         eventually(lambda: shop.value("SELECT bool_and(let_go) FROM dataflow.attempt"))
         assert shop.outcomes() == ["CANCELLED"]
     else:
-        eventually(lambda: shop.outcomes() == ["CANCELLED", "DONE"], seconds=4)
+        eventually(lambda: shop.outcomes() == ["CANCELLED", "DONE"], seconds=PROMPT_SECONDS)
 
 
 def test_a_resubmission_with_a_parameter_reaches_the_script_and_the_next_one_goes_back(
@@ -353,19 +360,19 @@ def test_a_resubmission_with_a_parameter_reaches_the_script_and_the_next_one_goe
 def test_whoever_holds_an_input_stops_its_reader_which_runs_again_after_the_release(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
-    shop.job(f"echo $$ > {tmp_path}/$$.pid; [ -e {tmp_path}/second ] || exec sleep 60")
+    shop.job(f"echo $$ > {tmp_path}/$$.pid; [ -e {tmp_path}/second ] || exec sleep 600")
     start_daemon(env=NO_POLL)
     shop.ready(1)
     [child] = eventually(lambda: pids(tmp_path))
     (tmp_path / "second").touch()
     shop.connection.execute("SELECT dataflow.hold('raw', '1', 'a bad feed')")
-    eventually(lambda: not alive(child), seconds=5)
+    eventually(lambda: not alive(child), seconds=PROMPT_SECONDS)
     eventually(lambda: shop.value("SELECT bool_and(let_go) FROM dataflow.attempt"))
     assert (shop.outcomes(), shop.count("RESUBMIT")) == (["CANCELLED"], 1)
     locked = shop.value("SELECT detail FROM dataflow.why('work', '1') WHERE code = 'LOCKED'")
     assert locked == "raw/1 is HOLD: a bad feed"
     shop.connection.execute("SELECT dataflow.release('raw', '1')")
-    eventually(lambda: shop.outcomes() == ["CANCELLED", "DONE"], seconds=4)
+    eventually(lambda: shop.outcomes() == ["CANCELLED", "DONE"], seconds=PROMPT_SECONDS)
     assert shop.value("SELECT array_agg(tries ORDER BY attempt) FROM dataflow.attempt") == [1, 1]
 
 
@@ -404,7 +411,7 @@ def test_a_second_signal_gives_attempts_back_without_spending_a_try(
     daemon.signal(number)
     daemon.said("drain.waiting")
     daemon.signal(number)
-    assert daemon.ended(10) == 0
+    assert daemon.ended() == 0
     assert daemon.events("drain.hurried")
     assert not alive(child)
     assert shop.outcomes() == ["RETURNED"]
@@ -518,15 +525,15 @@ def test_every_start_is_measured_and_a_retry_waits_only_from_when_it_is_due(
         'max_attempts = 2\nretry_delay = "3s"',
     )
     daemon = start_daemon(env=NO_POLL)
-    shop.ready(*range(60), "again")
-    eventually(lambda: shop.count("READY") == 61)
+    shop.ready(*range(20), "again")
+    eventually(lambda: shop.count("READY") == 21)
 
     def metric(name: str) -> float:
         lines = dict(line.rpartition(" ")[::2] for line in daemon.get("/metrics")[1].splitlines())
         return float(lines[name])
 
-    eventually(lambda: metric("dataflow_wait_seconds_count") == 62)
-    assert metric("dataflow_start_seconds_count") == 62
+    eventually(lambda: metric("dataflow_wait_seconds_count") == 22)
+    assert metric("dataflow_start_seconds_count") == 22
     [waited] = shop.connection.execute(
         "SELECT extract(epoch FROM claimed - retry_at)::double precision FROM ("
         " SELECT claimed, lag(retry_at) OVER (ORDER BY number) AS retry_at FROM dataflow.attempt WHERE dataid = 'again'"
@@ -540,29 +547,24 @@ def test_every_start_is_measured_and_a_retry_waits_only_from_when_it_is_due(
     assert metric("dataflow_wait_seconds_sum") == pytest.approx(total + waited, abs=2)
 
 
-@pytest.mark.parametrize(
-    ("request_", "answer"),
-    [
+def test_http_answers_nonsense_shortly(shop: Shop, start_daemon: StartDaemon) -> None:
+    shop.job("true")
+    daemon = start_daemon()
+    for request, answer in (
         (b"POST /metrics HTTP/1.1\r\n\r\n", b"HTTP/1.1 405 "),
         (b"hello\r\n\r\n", b"HTTP/1.1 400 "),
         (b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n", b"HTTP/1.1 400 "),
         (b"GET /health/live HT", b""),
-    ],
-)
-def test_http_answers_nonsense_shortly(
-    shop: Shop, start_daemon: StartDaemon, request_: bytes, answer: bytes
-) -> None:
-    shop.job("true")
-    daemon = start_daemon()
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as client:
-        client.sendall(request_)
-        got = b""
-        with suppress(ConnectionResetError):
-            while data := client.recv(4096):
-                got += data
-    assert got.startswith(answer)
-    assert bool(got) == bool(answer)
-    assert daemon.get("/health/live")[0] == 200
+    ):
+        with socket.create_connection(("127.0.0.1", daemon.port), timeout=10) as client:
+            client.sendall(request)
+            got = b""
+            with suppress(ConnectionResetError):
+                while data := client.recv(4096):
+                    got += data
+        assert got.startswith(answer)
+        assert bool(got) == bool(answer)
+        assert daemon.get("/health/live")[0] == 200
 
 
 def test_a_port_that_is_taken_stops_the_daemon_with_a_remedy(shop: Shop, start_daemon: StartDaemon) -> None:
@@ -584,7 +586,7 @@ def test_a_service_that_dies_stops_the_daemon_which_gives_its_attempts_back_and_
     # A row that is always there is not: no service is prepared for it.
     shop.connection.execute("DELETE FROM dataflow.control")
     shop.connection.execute("NOTIFY dataflow, 'control'")
-    assert daemon.ended(20) == 9
+    assert daemon.ended() == 9
     assert not alive(child)
     assert shop.outcomes() == ["RETURNED"]
     [died], [stopped] = daemon.events("service.died"), daemon.events("daemon.stopped")
@@ -676,7 +678,7 @@ def test_a_loop_that_hangs_does_not_feed_the_watchdog_and_dies_by_it_saying_wher
     assert daemon.ended() == -signal.SIGABRT
     assert b"Fatal Python error: Aborted" in said
     assert b"dataflowd/daemon/control.py" in said
-    eventually(lambda: not alive(child), seconds=5)
+    eventually(lambda: not alive(child), seconds=PROMPT_SECONDS)
     shop.job("true")
     start_daemon(env=NO_POLL)
     eventually(lambda: shop.count("READY") == 1)
@@ -686,7 +688,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the names are all that is wanted
 
 
-def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
+def test_daemons_started_and_stopped_many_times_in_a_row_leave_nothing_behind(
     shop: Shop, settings: Settings
 ) -> None:
     """In one process, whose files and threads can be counted; the other tests start and stop one process each."""
@@ -708,7 +710,7 @@ def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
             status = await service.run(Current(current), engine)
         return status  # noqa: RET504 - inside the group mypy takes it for one that swallows exceptions
 
-    for number in range(50):
+    for number in range(MANY):
         shop.ready(number)
         assert anyio.run(live, number) == 0
         if number == 0:  # what is made once stays
@@ -716,10 +718,10 @@ def test_daemons_started_and_stopped_fifty_times_in_a_row_leave_nothing_behind(
     # Fewer, when something of an earlier test has come to its end meanwhile.
     assert open_files() <= before[0]
     assert threading.active_count() <= before[1]
-    assert shop.outcomes() == ["DONE"] * 50
+    assert shop.outcomes() == ["DONE"] * MANY
     assert (
         shop.value("SELECT count(*) FROM dataflow.event WHERE kind = 'daemon' AND to_status = 'STOPPED'")
-        == 50
+        == MANY
     )
     eventually(
         lambda: shop.value(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from psycopg import conninfo
 from dataflowd import flow
 from dataflowd.cli.doctor import checks
 from tests.fix_proxy import proxy
+from tests.terminals import open_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -168,7 +168,7 @@ def test_colours_are_for_terminals_that_want_them(
 ) -> None:
     env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(tmp_path), "NO_COLOR": no_color}
     env |= {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(tmp_path)}
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     program = Path(sys.executable).parent / "dataflowctl"
     with os.fdopen(ours, "rb", buffering=0) as screen:
         subprocess.run([program, "doctor", "--no-spark"], env=env, stdout=theirs, check=True)

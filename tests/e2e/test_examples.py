@@ -17,6 +17,7 @@ from psycopg import conninfo
 from dataflowd.host.embedded import postgres
 from tests.fix_daemon import eventually
 from tests.fix_postgres import reachable_directory
+from tests.processes import working_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,20 +49,6 @@ def told(example: str, *words: str, status: int = 0) -> tuple[str, str]:
     return said, complained
 
 
-def processes_in(directory: Path) -> list[int]:
-    """All that an example starts, Postgres too, works somewhere below its directory."""
-
-    def works() -> Iterator[int]:
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                if (path / "cwd").readlink().is_relative_to(directory):
-                    yield int(path.name)
-            except OSError:
-                continue
-
-    return list(works())
-
-
 @pytest.fixture
 def place() -> Iterator[Path]:
     with reachable_directory() as directory:
@@ -77,10 +64,10 @@ def test_a_weekend_of_failures_is_seen_explained_and_recovered_in_order() -> Non
 
 
 def test_a_migration_heals_its_failures_and_its_proof_would_tell_a_difference(place: Path) -> None:
-    said, _ = told("migration", "--shards", "40", "--rows", "25", "--directory", str(place))
-    assert "old_customers: 40 batches, 1,000 records" in said
-    assert "Equal: 1,000 rows in 40 shards, 4 failures healed" in said
-    assert not processes_in(place)
+    said, _ = told("migration", "--shards", "20", "--rows", "25", "--directory", str(place))
+    assert "old_customers: 20 batches, 500 records" in said
+    assert "Equal: 500 rows in 20 shards, 2 failures healed" in said
+    assert not working_in(place)  # all that an example starts works there, Postgres too
     migration = loaded("migration")
     try:
         server = postgres.ensure_running(place)
@@ -134,12 +121,12 @@ def test_an_interrupted_example_leaves_no_process(place: Path, number: signal.Si
         _, complained = process.communicate(timeout=PATIENCE_SECONDS)
     if number == signal.SIGKILL:
         # Its daemon dies with it; the server, which nobody could stop, is stopped as it says.
-        eventually(lambda: not [pid for pid in processes_in(place) if not serves(pid)])
+        eventually(lambda: not [pid for pid in working_in(place) if not serves(pid)])
         postgres.stop(place)
     else:
         assert process.returncode == 130
         assert "interrupted" in complained
-    eventually(lambda: not processes_in(place))
+    eventually(lambda: not working_in(place))
 
 
 def serves(pid: int) -> bool:

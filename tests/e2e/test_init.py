@@ -15,15 +15,15 @@ from psycopg import conninfo
 
 from dataflowd.host import sqlfiles
 from dataflowd.model.errors import EXIT
-from tests.fix_postgres import SOMEBODY, Server, run_program, running_server
+from tests.fix_postgres import SOMEBODY, Server, run_dataflowctl, run_program, running_server
 from tests.fix_proxy import proxy
 
-PARALLEL = 20
+PARALLEL = 8
 CTL = str(Path(sys.executable).parent / "dataflowctl")
 
 
 def init(dsn: str, home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_program("dataflowctl", "init", *arguments, env=environment(dsn, home))
+    return run_dataflowctl("init", *arguments, env=environment(dsn, home))
 
 
 def environment(dsn: str, home: Path) -> dict[str, str]:
@@ -55,7 +55,7 @@ def all_files() -> list[str]:
     )
 
 
-def test_twenty_at_once_on_an_empty_database_make_one_schema(empty_dsn: str, tmp_path: Path) -> None:
+def test_several_at_once_on_an_empty_database_make_one_schema(empty_dsn: str, tmp_path: Path) -> None:
     variables = {"PATH": os.environ["PATH"], **environment(empty_dsn, tmp_path)}
     started = [
         subprocess.Popen(
@@ -193,6 +193,7 @@ def test_a_wrong_option_of_the_daemon_is_status_2(option: str, value: str, dsn: 
     assert_refused(refused, "USAGE", f"{option} {value}: ")
 
 
+@pytest.mark.alone
 def test_help_is_quick_because_it_imports_little() -> None:
     code = "import resource, sys; from dataflowd.cli.app import app\n"
     code += "app(['--help'], standalone_mode=False)\n"

@@ -61,7 +61,7 @@ def test_a_run_whose_claim_was_not_heard_is_made_whatever_was_done_to_it_meanwhi
 def test_a_run_that_was_cancelled_while_its_daemon_was_away_is_stopped_and_let_go(
     shop: Shop, start_daemon: StartDaemon, wire: Relay, tmp_path: Path
 ) -> None:
-    shop.job(f"[ -e {tmp_path}/second ] || {{ touch {tmp_path}/second; exec sleep 60; }}")
+    shop.job(f"[ -e {tmp_path}/second ] || {{ touch {tmp_path}/second; exec sleep 600; }}")
     daemon = start_daemon(env=NO_POLL | {"DATAFLOW_DSN": wire.dsn})
     shop.ready(1)
     daemon.said("attempt.started")

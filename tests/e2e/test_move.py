@@ -16,7 +16,7 @@ from psycopg import sql
 from dataflowd.host.embedded import account, postgres
 from dataflowd.model.errors import EXIT
 from tests import readme
-from tests.fix_postgres import reachable_directory, run_program
+from tests.fix_postgres import reachable_directory, run_dataflowctl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ def embedded(tmp_path: Path) -> Iterator[tuple[Ctl, Path]]:
                 "DATAFLOW_FLOWS": str(flow),
                 "HOME": str(tmp_path),
             }
-            ended = run_program("dataflowctl", *words, env=variables | env, stdin=stdin)
+            ended = run_dataflowctl(*words, env=variables | env, stdin=stdin)
             assert ended.returncode == status, (words, ended.stdout, ended.stderr)
             return ended
 

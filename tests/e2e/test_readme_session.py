@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from tests import readme
+from tests import fix_classes, readme
 from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Terminal:
             "HOME": str(home),
             "DATAFLOW_DATA_DIR": str(home / "dataflowd"),
             "DATAFLOW_HTTP_PORT": "0",
-        }
+        } | fix_classes.variables()
 
     def type(self, command: str, status: int = 0) -> str:
         if command.startswith("export "):

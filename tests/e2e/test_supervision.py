@@ -43,7 +43,7 @@ def test_a_script_whose_start_cannot_be_told_is_dead_when_its_attempt_ends(
                 pid = int((tmp_path / "pid").read_text(encoding="ascii"))
                 alive.append(supervise.started_at(pid) is not None)
 
-    shop.job(f"echo $$ > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/pid; exec sleep 60")
+    shop.job(f"echo $$ > {tmp_path}/new && mv {tmp_path}/new {tmp_path}/pid; exec sleep 600")
     shop.ready(1)
     current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
     engine = FaultyEngine(Current(current), Declared(current), Orders(Current(current)))

@@ -24,7 +24,7 @@ from dataflowd.host.settings import Settings
 from dataflowd.model.errors import EXIT, EmbeddedError, InvalidSettingsError
 from tests.fix_daemon import daemons
 from tests.fix_postgres import reachable_directory, run_program
-from tests.processes import require_python_of
+from tests.processes import IS_ROOT, needs_root, require_python_of
 
 if TYPE_CHECKING:
     import subprocess
@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 CANARY = "canary-of-the-dsn"
 REFUSED = {"EACCES", "EPERM"}
 SPARK_SECONDS = 240.0
-IS_ROOT = os.geteuid() == 0
 JOBS_USER = "daemon"  # every Linux has this user, and it owns nothing of ours
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
-needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root can run jobs as another user")
 
 # What the job tries; for each attack it reports an error number, or what it has read.
 ATTACK = r"""

@@ -20,6 +20,7 @@ from dataflowd.host.settings import Settings
 from dataflowd.model.errors import EXIT
 from dataflowd.model.identifiers import DATAID, NAME
 from tests.hostile import corpus
+from tests.terminals import open_terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,7 +132,7 @@ def test_a_reason_is_kept_as_it_is_and_shown_without_steering_the_terminal(
 def test_only_our_own_colours_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a stored text nor a job's log can control it."""
     monkeypatch.delenv("NO_COLOR", raising=False)
-    ours, theirs = os.openpty()
+    ours, theirs = open_terminal()
     tty.setraw(theirs)
     with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(theirs, "w", encoding="utf-8") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)

@@ -15,12 +15,12 @@ import pytest
 from dataflowd.engine import submit
 from dataflowd.host import runner_user, scratch
 from dataflowd.host.settings import Settings
+from tests.processes import needs_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 STRANGER = "nobody"
 DEAD = "runner-4194305-1-x"  # no process has that pid

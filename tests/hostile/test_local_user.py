@@ -15,7 +15,7 @@ from dataflowd import flow
 from dataflowd.host.embedded import postgres
 from tests.fix_daemon import daemons, eventually
 from tests.fix_postgres import reachable_directory
-from tests.processes import below
+from tests.processes import below, needs_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,6 @@ command = ["sh", "-c", "echo SECRET; until [ -e go ]; do sleep 0.1; done"]
 inputs = ["raw"]
 outputs = ["clean"]
 """
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
 pytestmark = needs_root
 # Prints which paths below a directory can be listed, read, written or connected to.
 PROBE = """

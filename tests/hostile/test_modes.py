@@ -19,6 +19,7 @@ from dataflowd.host.embedded import java, postgres
 from dataflowd.host.settings import Settings
 from tests.fix_daemon import eventually
 from tests.fix_postgres import reachable_directory
+from tests.processes import IS_ROOT, needs_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 UMASKS = [0o000, 0o022, 0o077]
 OTHERS, GROUP_WRITES = 0o007, 0o020
 OTHER_USER = "nobody"
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run jobs as another user")
 
 
 @contextmanager
@@ -126,8 +125,7 @@ def test_nobody_else_puts_a_program_or_a_server_into_a_new_data_directory(mask: 
             psycopg.connect(postgres.ensure_running(settings.data_dir)).close()
         finally:
             postgres.stop(settings.data_dir)
-        is_other = os.geteuid() == 0
-        assert mode(settings.data_dir) == (0o711 if is_other else 0o700)
+        assert mode(settings.data_dir) == (0o711 if IS_ROOT else 0o700)
         java._write_program(settings.data_dir / "java" / "bin" / "java", "#!/bin/sh\n")
         found = [settings.data_dir / "java", *(settings.data_dir / "java").rglob("*")]
         assert [path for path in found if mode(path) & 0o022] == []

@@ -15,6 +15,7 @@ from psycopg.types.json import Jsonb
 
 from dataflowd import flow
 from dataflowd.cli.output import JobOutput
+from tests.terminals import open_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,7 +106,7 @@ class Terminal:
     """A pseudo-terminal that keeps all bytes that are written to it."""
 
     def __init__(self) -> None:
-        self._ours, self.theirs = os.openpty()
+        self._ours, self.theirs = open_terminal()
         tty.setraw(self.theirs)
         self._seen = b""
         self._reader = threading.Thread(target=self._read)

@@ -24,6 +24,12 @@ SPARK = {"spark.driver.memory": "512m"}
 
 
 @pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """Without the archives that the tests share: here they are made and broken."""
+    return settings.model_copy(update={"class_archives": None})
+
+
+@pytest.fixture
 def found(settings: Settings) -> Java:
     return java.find(settings)
 

@@ -5,15 +5,11 @@ The person has a database configured elsewhere, which must not be touched: any u
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +18,7 @@ import pytest
 from dataflowd.host.embedded import postgres
 from tests.fix_daemon import eventually
 from tests.fix_postgres import reachable_directory
+from tests.terminals import open_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,8 +104,7 @@ def processes_of(home: Path) -> list[str]:
 
 
 def on_a_terminal(home: Path) -> tuple[subprocess.Popen[bytes], int]:
-    master, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    master, terminal = open_terminal()
     try:
         process = subprocess.Popen(
             [BIN / "dataflowd", "demo", "--dir", home, "--days", "3"],

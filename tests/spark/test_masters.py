@@ -115,11 +115,11 @@ def outcomes(connection: psycopg.Connection) -> dict[tuple[str, str], str]:
     return {(job, dataid): said for job, dataid, said in connection.execute(ended).fetchall()}
 
 
-@pytest.mark.parametrize("kind", ["local", "standalone", "connect"])
+@pytest.mark.parametrize("kind", ["standalone", "connect"])
 def test_a_flow_runs_is_cancelled_and_goes_on(  # noqa: PLR0913, PLR0917 - a master, a database and a place
     cluster: Cluster, kind: str, connection: psycopg.Connection, dsn: str, settings: Settings, tmp_path: Path
 ) -> None:
-    master = {"local": "local[2]", "standalone": cluster.standalone, "connect": cluster.connect}[kind]
+    master = getattr(cluster, kind)
     path = tmp_path / "flow" / "flow.toml"
     path.parent.mkdir()
     for name, text in (("flow.toml", FLOW), ("shop.py", SHOP), ("names.sql", NAMES), ("etl.py", ETL)):

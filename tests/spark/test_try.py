@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +21,7 @@ from dataflowd.sdk._sample import sampled
 from tests.e2e.ctl_flow import asked, ok
 from tests.fix_daemon import eventually
 from tests.fix_tables import PASSWORD
+from tests.processes import command, working_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -106,12 +106,6 @@ def shop(world: World, settings: Settings, tmp_path: Path) -> dict[str, str]:
         (raw / f"{dataid}.csv").write_text("".join(f"{n},name{n}\n" for n in range(1, 501)) + "x,broken\n")
     world.ready("raw", "d1", "slow")
     return {"DATAFLOW_FLOWS": str(flow)}
-
-
-def command_of(pid: int) -> str:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
-    return ""  # it has ended meanwhile
 
 
 def leftovers(temporary_directory: Path) -> list[Path]:
@@ -274,15 +268,6 @@ def test_a_trial_that_is_told_to_end_leaves_nothing(
     assert leftovers(temporary_directory) == []
 
 
-def working_in(directory: Path) -> list[int]:
-    inside = []
-    for path in Path("/proc").glob("[0-9]*/cwd"):
-        with suppress(OSError):
-            if path.readlink().is_relative_to(directory):
-                inside.append(int(path.parent.name))
-    return inside
-
-
 def test_what_a_killed_trial_left_is_removed_by_the_next_command(
     begin_trial: Callable[[], subprocess.Popen[bytes]], temporary_directory: Path, run_ctl: RunCtl
 ) -> None:
@@ -290,7 +275,7 @@ def test_what_a_killed_trial_left_is_removed_by_the_next_command(
         [left] = eventually(lambda: leftovers(temporary_directory))
         assert asked(run_ctl, "gc", "--dry-run")["temporary"] == []
         # A JVM that is starting does not find out by itself that its directory is gone.
-        jvm = eventually(lambda: [pid for pid in working_in(left) if "java" in command_of(pid)])
+        jvm = eventually(lambda: [pid for pid in working_in(left) if "java" in command(pid)])
         process.kill()
     assert asked(run_ctl, "gc", "--dry-run")["temporary"] == [str(left)]
     assert left.exists()

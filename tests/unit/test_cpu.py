@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 # In a session of its own, as a runner is: two attempts overlap, and a child that has ended works for them.
 SHARED = """
 import subprocess, sys, time
@@ -27,6 +29,7 @@ print(first, shares.end(2))
 """
 
 
+@pytest.mark.alone
 def test_cpu_time_is_shared_by_the_attempts_that_ran_and_idle_time_is_nobodys() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHARED], capture_output=True, text=True, check=True, start_new_session=True

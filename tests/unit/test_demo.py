@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pty
-import struct
 import subprocess
 import sys
-import termios
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +17,7 @@ from dataflowd.cli.demo.place import MARK
 from dataflowd.cli.demo.story import FEWEST_DAYS, WHOLE_MONTH, Month
 from dataflowd.model.errors import EXIT
 from tests.fix_postgres import run_program
+from tests.terminals import open_terminal
 
 DAYS = ["R", "F", "s", ABSENT, "?", "H"]
 MOMENT = Moment(
@@ -103,8 +101,7 @@ with Screen() as screen:
 
 
 def test_on_a_terminal_a_moment_is_drawn_over_the_last_one() -> None:
-    master, terminal = pty.openpty()
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    master, terminal = open_terminal()
     try:
         drawn_by = subprocess.run(
             [sys.executable, "-c", ON_A_TERMINAL],

@@ -18,15 +18,13 @@ import pytest
 from dataflowd.host.embedded import account, postgres
 from dataflowd.model.errors import EXIT, EmbeddedError
 from tests.fix_postgres import reachable_directory, run_program
+from tests.processes import IS_ROOT, needs_root, require_python_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-IS_ROOT = os.geteuid() == 0
 START = "import pathlib, sys; from dataflowd.host.embedded import postgres; print(postgres.ensure_running(pathlib.Path(sys.argv[1])))"
 WAIT_SECONDS = 60
-
-needs_root = pytest.mark.skipif(not IS_ROOT, reason="about what root does")
 
 
 @pytest.fixture
@@ -375,8 +373,7 @@ def test_an_account_that_will_be_created_is_named_before(
 @needs_root
 def test_an_ordinary_user_runs_it_as_himself_and_root_may_use_it(data_dir: Path) -> None:
     user = account.choose(data_dir / "postgres" / "data")
-    if not user.reaches(Path(sys.executable).resolve().parent):
-        pytest.skip("this Python is closed to other users")
+    require_python_of(user.name)
     data_dir.mkdir()
     user.own(data_dir)
     started = subprocess.run(

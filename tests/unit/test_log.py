@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import os
-import pty
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -16,6 +15,7 @@ import structlog
 
 from dataflowd.host import log
 from dataflowd.host.settings import Settings
+from tests.terminals import open_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +161,7 @@ def test_a_redirected_stream_is_not_the_journal(tmp_path: Path, monkeypatch: pyt
 
 def test_a_terminal_gets_readable_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    ours, theirs = pty.openpty()
+    ours, theirs = open_terminal()
     with os.fdopen(theirs, "w", encoding="utf-8") as terminal, os.fdopen(ours, "rb", buffering=0) as screen:
         log.configure(Settings(log_format="auto"), terminal)
         log.logger("dataflowd").info("attempt.finished", job="clean", note="two words")

@@ -17,7 +17,7 @@ import pytest
 
 from dataflowd.host import scratch, supervise
 from dataflowd.host.supervise import Log, spawn
-from tests.processes import children_of
+from tests.processes import children_of, needs_root
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -66,7 +66,7 @@ async def test_a_program_that_is_not_there_is_an_exit_status(tmp_path: Path) -> 
     assert "no-such-program cannot be executed" in ended.tail
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@needs_root
 async def test_a_child_may_be_another_user_for_good(tmp_path: Path) -> None:
     child = spawn(["cat", "/proc/self/status"], env=ENV, user="nobody", log_path=tmp_path / "log")
     assert (await child.wait()).code == 0
@@ -79,7 +79,7 @@ async def test_a_child_may_be_another_user_for_good(tmp_path: Path) -> None:
     assert "cannot become the user no-such-user" in missing.tail
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@needs_root
 def test_a_child_that_is_another_user_dies_with_its_parent() -> None:
     program = (
         "from dataflowd.host.supervise import spawn; import os, time;"
