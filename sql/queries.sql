@@ -395,8 +395,9 @@ SELECT dataflow.rebuild_work() AS queued, dataflow.fold_counters() AS folded;
 -- long_timeout: the next statement may take long
 SELECT set_config('statement_timeout', '1h', true);
 
--- work_order: what a runner needs to know about an attempt, stored as evidence; NULL: the attempt is fenced
-SELECT dataflow.take_order(%(attempt)s, %(token)s);
+-- work_orders: what runners need to know about attempts that were claimed together, stored as evidence; NULL: the attempt is fenced
+SELECT a.attempt, dataflow.take_order(a.attempt, a.token), (SELECT j.config_hash FROM dataflow.job j WHERE j.jobid = a.base)
+FROM unnest(%(attempts)s::bigint[], %(tokens)s::uuid[], %(bases)s::text[]) AS a (attempt, token, base);
 
 -- applied_config: which configuration of a job was applied last
 SELECT (SELECT j.config_hash FROM dataflow.job j WHERE j.jobid = %(jobid)s);

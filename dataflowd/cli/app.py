@@ -34,7 +34,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "datasets": ("catalog", "what datasets are declared"),
         "lineage": ("catalog", "what a dataset is made of, and what is made of it"),
         "stats": ("catalog", "all about a job, with times and counts"),
-        "env": ("run", "the environment that a script would find"),
+        "env": ("exec_", "the environment that a script would find"),
     },
     "Act": {
         "try": ("try_", "run a job on a sample of its input, and publish nothing"),
@@ -42,7 +42,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "unregister": ("ready", "withdraw a wrong registration, and what was made of it"),
         "run": ("run", "run a job's next chunk here and now, without a daemon"),
         "force": ("run", "run a chunk although a question is answered no"),
-        "exec": ("run", "execute any command in the environment of a job"),
+        "exec": ("exec_", "execute any command in the environment of a job"),
         "begin": ("outside", "claim a run that something else executes"),
         "renew": ("outside", "prolong its lease"),
         "end": ("outside", "end it, and publish what it made"),

@@ -7,21 +7,19 @@ person's terminal takes the place of a log. The command writes to directories of
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.engine.command import INHERITED, Said
+from dataflowd.engine.script_process import INHERITED, Program, Said, rest, starting
+from dataflowd.flow.compose import on_host
 from dataflowd.host import scratch, supervise
 from dataflowd.host.keyfile import KeySource
 from dataflowd.model.errors import NotAllowedError
-from dataflowd.model.faults import AttemptError
 from dataflowd.model.work_order import Order
 
 if TYPE_CHECKING:
@@ -60,10 +58,8 @@ def _order(settings: Settings, document: dict[str, Any], jobid: str, dataid: str
         "kind": "command",
         "code": "",
         "directory": str(Path.cwd()),
-        "allowed_roots": (*settings.effective_allowed_roots, str(directory)),
-        "allowed_hosts": settings.effective_allowed_hosts,
     }
-    order = Order.parse(document | told)
+    order = Order.parse(document | told | on_host(settings, str(directory)))
     inputs = {
         name: replace(source, chunks=tuple(chunk for chunk in source.chunks if chunk.version))
         for name, source in order.inputs.items()
@@ -76,34 +72,16 @@ def _order(settings: Settings, document: dict[str, Any], jobid: str, dataid: str
 
 
 def _execute(settings: Settings, order: Order, command: Sequence[str]) -> int:
-    document = {
-        "order": order.document(),
-        "before": (),
-        "words": (),
-        "after": tuple(command),
-        "env": {name: os.environ[name] for name in (*INHERITED, "TERM") if name in os.environ},
-        "key": KeySource.of(settings).document(),
-        "lent": (),
-    }
-    order_file = os.memfd_create("order", 0)
-    receive, send = os.pipe()
-    with os.fdopen(order_file, "wb", buffering=0) as file, os.fdopen(receive, "rb") as reading:
-        file.write(json.dumps(document).encode())
-        file.seek(0)
-        try:
-            child = subprocess.Popen(  # noqa: S603 - a program of ours, which becomes what a person has typed
-                [sys.executable, "-I", "-m", "dataflowd.runner.script", str(order_file), str(send)],
-                env={"PATH": os.environ.get("PATH", os.defpath)},
-                pass_fds=(order_file, send),
-            )
-        finally:
-            os.close(send)
+    env = {name: os.environ[name] for name in (*INHERITED, "TERM") if name in os.environ}
+    program = Program((), (), env, after=tuple(command))
+    with starting(program.document(order, KeySource.of(settings))) as start:
+        child = subprocess.Popen(start.argv, env=start.env, pass_fds=start.pass_fds)  # noqa: S603 - it becomes what a person has typed
+        start.close_send()
         # Evidence is stored with an attempt, and there is no attempt here.
         said = Said(lambda: None, lambda _found: None)
-        said.hear(reading.read())
+        said.hear(rest(start.receive))
         status = _waited(child)
-    if said.fault is not None:
-        raise AttemptError(**said.fault)
+    said.require_none()
     return SIGNALLED - status if status < 0 else status
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dataflowd.cli.ask import Row
     from dataflowd.engine.report import Report
     from dataflowd.host.settings import Settings
+    from dataflowd.model.errors import DataflowError
     from dataflowd.model.work_order import Order
 
 VARIABLE = "DATAFLOW_HANDLE"
@@ -100,7 +101,7 @@ def begin(  # noqa: PLR0913 - each is an option of the command
     )
     row = _claimed(context, asked, explained=explained)
     if row is None:
-        from dataflowd.cli.run import nothing
+        from dataflowd.cli.foreground import nothing
 
         raise nothing(context, job, dataid)
     found, until = _prepared(context, row, options.age(lease), passwords=passwords)
@@ -211,7 +212,7 @@ def end(  # noqa: PLR0913
 
 def _require_asked(context: typer.Context, jobid: str) -> None:
     """Raises where checks would be left out. Those of datasets are not: `end` takes nothing without their results."""
-    from dataflowd.cli.run import declared_here
+    from dataflowd.cli.foreground import declared_here
     from dataflowd.flow.loaded import Declared
     from dataflowd.flow.model import TOLD_BY_SCRIPTS
     from dataflowd.model.errors import NotAllowedError
@@ -264,12 +265,7 @@ def _prepared(context: typer.Context, row: Row, lease: Any, *, passwords: bool) 
                 row["handle"],
                 "FAILED",
                 str(error),
-                {
-                    "code": error.code,
-                    "remedy": error.remedy or None,
-                    "retry": getattr(error, "retry", False),
-                    "found": evidence.bounded(seen),
-                },
+                {**_fault(error), "found": evidence.bounded(seen)},
             )
         raise
     [renewed] = ask(context, call("renew", handle=row["handle"], lease=lease), explained=False)
@@ -284,7 +280,7 @@ def _order(row: Row, base: str, settings: Settings) -> Order:
     `base`: the job whose code it runs, itself as a rule.
     """
     from dataflowd.flow import agreement
-    from dataflowd.flow.compose import composed
+    from dataflowd.flow.compose import composed, on_host
     from dataflowd.flow.loaded import Declared
     from dataflowd.model import vetting
     from dataflowd.model.errors import NotFoundError
@@ -299,14 +295,8 @@ def _order(row: Row, base: str, settings: Settings) -> Order:
         flow, job = declared.job(row["jobid"])
     except NotFoundError:
         vetting.database_half(found)
-        here = {
-            "kind": "outside",
-            "code": "",
-            "directory": "",
-            "allowed_roots": settings.effective_allowed_roots,
-            "allowed_hosts": settings.effective_allowed_hosts,
-        }
-        return Order.parse(found | identity | here)
+        here = {"kind": "outside", "code": "", "directory": ""}
+        return Order.parse(found | identity | here | on_host(settings))
     order = composed(found, identity, flow, job, settings)
     agreement.require(order, job, declared)
     return order
@@ -335,18 +325,21 @@ def _published(
             handle,
             "FAILED",
             str(error),
-            {
-                "code": error.code,
-                "remedy": error.remedy or None,
-                "retry": error.retry,
-                **told_by_own_names(error.details, order),
-            },
+            told_by_own_names(_fault(error), order),
         )
     ended = _told(connection, handle, "DONE", None, told_by_own_names(made, order))
     for output in order.outputs.values():
         if output.dataset.publish == "rename":
             _turn(connection, settings, output.dataset.datasetid, order.dataid)
     return ended
+
+
+def _fault(error: DataflowError) -> dict[str, Any]:
+    """What dataflow.end_run takes of it: the reason and the outcome are parameters of their own."""
+    from dataflowd.model.attempt import told_by
+    from dataflowd.model.endings import told_error
+
+    return {name: value for name, value in told_error(error).items() if name in told_by("outside")}
 
 
 def _report(order: Order, rows: list[str], path: Path | None) -> Report:

@@ -9,8 +9,8 @@ import typer
 
 from dataflowd.cli import options
 from dataflowd.cli.ask import ask, call, explain
+from dataflowd.cli.foreground import require_here
 from dataflowd.cli.output import JobOutput, mark, say
-from dataflowd.cli.run import require_here
 from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import as_json, duration, preview, sign_of_life, size, table
 from dataflowd.model.errors import EXIT

@@ -25,13 +25,14 @@ from dataflowd.daemon.wake import Wake
 from dataflowd.database import db
 from dataflowd.database.session import LostLinkError, backoff
 from dataflowd.host import log
-from dataflowd.model.attempt import Result
+from dataflowd.model.endings import failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dataflowd.daemon.state import State
     from dataflowd.database.calls import Verdict
+    from dataflowd.model.attempt import Result
 
 BATCH = 256  # in a larger batch each result costs more
 BUSY_SECONDS = 0.02
@@ -194,11 +195,8 @@ def _refused(offer: Offer, error: psycopg.Error) -> None:
     """The database can never store this result, so the finisher tells it only that the attempt has failed."""
     message = f"the result could not be stored: {db.said(error)}"
     _log.error("finish.refused", attempt=offer.result.attempt, error=message, sqlstate=error.sqlstate)
-    result = offer.result
     if offer.whole:
         offer.whole = False
-        offer.result = Result(
-            attempt=result.attempt, token=result.token, outcome="FAILED", code="RESULT_REFUSED", error=message
-        )
+        offer.result = failed(offer.result, "RESULT_REFUSED", message)
     else:
         _postpone([offer], ERROR_MOST_SECONDS)

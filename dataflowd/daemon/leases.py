@@ -30,7 +30,7 @@ from dataflowd.daemon.wake import Wake
 from dataflowd.database import calls, db
 from dataflowd.database.session import LostLinkError, backoff
 from dataflowd.host import log, supervise
-from dataflowd.model.attempt import returned
+from dataflowd.model.endings import returned
 
 if TYPE_CHECKING:
     from dataflowd.daemon.state import State

@@ -27,8 +27,8 @@ from dataflowd.database import calls
 from dataflowd.database.session import LostLinkError
 from dataflowd.engine import InstantEngine
 from dataflowd.host import log
-from dataflowd.model.attempt import failed, returned
 from dataflowd.model.connection_changes import describe_changes
+from dataflowd.model.endings import failed, returned
 from dataflowd.model.errors import InvalidCredentialError
 from dataflowd.storage import evidence
 

@@ -109,7 +109,7 @@ ANSWERS: dict[str, Answer] = {
     "fixed_path": Answer((_Name, _Dataid, _Text, _Text), most=1),
     "gc_places": Answer((_Name, _Text)),
     "gc_collect": Answer((_Name, _Dataid, _Whole, _Text, *[_Moment | None] * 3)),
-    "work_order": Answer((_Object | None,), 1, 1),
+    "work_orders": Answer((_Whole, _Object | None, _Text | None), 1, CLAIM_AT_MOST),
     "applied_config": Answer((_Text | None,), 1, 1),
     "is_alive": Answer((_Flag,), 1, 1),
     "add_words": Answer((_Flag,), 1, 1),

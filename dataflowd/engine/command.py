@@ -1,21 +1,18 @@
 """Scripts: one supervised process for each attempt, with the environment that an existing script expects.
 
 The process is `dataflowd.runner.script` first: it prepares, opens passwords, and becomes the script. Exit status 0 publishes
-what lies in the attempt's directories; 75 (EX_TEMPFAIL) means later: the run is tried again after its retry_delay, and
-no try is spent; anything else is FAILED, with the status or the signal as the code and the last lines of the output as
-the error. What a script tells about its work, it writes to the file that DATAFLOW_REPORT names (see report.py).
+what lies in the attempt's directories; any other status, or a signal, is FAILED as dataflowd.model.endings says, with the
+last lines of the output as the error. What a script tells about its work, it writes to the file that DATAFLOW_REPORT names (see report.py).
 
 A `spark_submit` job is such a script for spark-submit: it gets its master and its configuration from there.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +22,18 @@ import anyio.to_thread
 from dataflowd.engine import looks, submit
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
-from dataflowd.flow.compose import by_own_names, versions
+from dataflowd.engine.script_process import FAULT_BYTES, INHERITED, Program, Said, rest, starting
+from dataflowd.flow.compose import of_order, versions
 from dataflowd.host import lent_key, private, runner_user, scratch, supervise
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
-from dataflowd.model.attempt import done, failed, failed_by, returned
+from dataflowd.model.endings import done, ended_by, exited
 from dataflowd.model.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
-from dataflowd.model.faults import AttemptError
+from dataflowd.model.faults import AttemptError, unsupervised
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Job
@@ -44,51 +42,8 @@ if TYPE_CHECKING:
     from dataflowd.model.attempt import Attempt, Result
     from dataflowd.model.work_order import Order
 
-EX_TEMPFAIL = 75
 GRACE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-FAULT_BYTES = 65536
-INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "HOME")
-
-
-@dataclass(frozen=True)
-class Program:
-    """What is executed: `before`, the words of the flow, filled in, and what a person has added, as it is; and its environment
-    beside the order's variables.
-    """
-
-    before: tuple[str, ...]
-    words: tuple[str, ...]
-    env: Mapping[str, str]
-    after: tuple[str, ...] = ()
-
-
-class Said:
-    """What the process that becomes a script says before: a line with what it found, and one with what is wrong, if anything.
-
-    `begun`: it has become the script; on_start is called at that moment.
-    """
-
-    def __init__(self, on_start: Callable[[], None], on_found: Callable[[dict[str, Any]], None]) -> None:
-        self._rest = b""
-        self._on_start = on_start
-        self._on_found = on_found
-        self.fault: dict[str, Any] | None = None
-        self.begun = False
-
-    def begin(self) -> None:
-        if not self.begun:
-            self.begun = True
-            self._on_start()
-
-    def hear(self, more: bytes) -> None:
-        """A process that is killed may leave half a line, which says nothing."""
-        *lines, self._rest = (self._rest + more).split(b"\n")
-        for line in map(json.loads, lines):
-            if "found" in line:
-                self._on_found(line["found"])
-            else:
-                self.fault = line
 
 
 class CommandEngine:
@@ -116,32 +71,26 @@ class CommandEngine:
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:
-            flow, job = await self._orders.job(attempt.jobid, self._declared)
-            self._require_script(job)
-            order = await self._orders.order(attempt, flow, job, self._declared)
-        except DatabaseUnreachableError as error:
-            return returned(attempt, error.message)
+            known = await self._orders.ordered(attempt, self._declared)
+            self._require_script(known.job)
+            if not self._is_looked_at:
+                looks.require_none(known.order)
         except DataflowError as error:
-            return failed_by(attempt, error, retry=False)
-        except OSError as error:
-            return failed(attempt, "INVALID_CODE", f"the job's code cannot be read: {error}", retry=False)
-        if order is None:
-            return returned(attempt, "the claim was lost before the job began")
+            return ended_by(attempt, error)
+        return await self.run_ordered(attempt, known.job, known.order, on_start)
+
+    async def run_ordered(
+        self, attempt: Attempt, job: Job, order: Order, on_start: Callable[[], None]
+    ) -> Result:
+        """Runs a script whose order is there already."""
         said = Said(on_start, lambda found: self.on_found(attempt.attempt, found))
         with _scratch(self._settings) as directory:
             try:
-                if not self._is_looked_at:
-                    looks.require_none(order)
                 program = replace(self._program(job, attempt.tag, directory), after=job.words)
                 result = await self._execute(attempt, order, program, directory, said)
-            except AttemptError as error:
-                result = failed_by(attempt, error, retry=error.retry, **error.details)
-            except DataflowError as error:
-                result = failed_by(attempt, error, retry=False)
-            except OSError as error:
-                result = failed(attempt, "CANNOT_START", f"the process cannot be started: {error}")
-        told = by_own_names(result, order)
-        return replace(told, code_hash=order.code_hash, config_hash=order.config_hash)
+            except (DataflowError, OSError) as error:
+                result = ended_by(attempt, error)
+        return of_order(result, order)
 
     async def close(self) -> None:
         await self._orders.close()
@@ -183,21 +132,12 @@ class CommandEngine:
     ) -> Result:
         reader = Reader(directory / "report", order.outputs)
         key = lent_key.lend(KeySource.of(self._settings), directory, self._settings.runner_user)
-        document = {
-            "order": order.document(),
-            "before": program.before,
-            "words": program.words,
-            "after": program.after,
-            "env": {**program.env, VARIABLE: str(reader.path)},
-            "key": key.document(),
-            "lent": lent_key.copies_in(directory),
-        }
+        told = replace(program, env={**program.env, VARIABLE: str(reader.path)})
+        document = told.document(order, key, lent_key.copies_in(directory))
         log = log_path(self._settings.effective_log_dir, attempt)
         ended = await self._become(document, Path(order.directory), log, reader, said)
-        if ended.code == EX_TEMPFAIL:
-            return failed(attempt, "RETRY_LATER", _said(ended), retry=True, usage=ended.usage)
         if ended.code != 0:
-            return failed(attempt, ended.signal or f"EXIT_{ended.code}", _said(ended), usage=ended.usage)
+            return exited(attempt, ended.code, ended.signal, _said(ended), usage=ended.usage)
         report = await anyio.to_thread.run_sync(lambda: reader.look(is_last=True))
         made = await anyio.to_thread.run_sync(publish, order, report)
         return done(attempt, usage=ended.usage, **made)
@@ -206,48 +146,37 @@ class CommandEngine:
         self, document: dict[str, Any], cwd: Path, log: Path, reader: Reader, said: Said
     ) -> supervise.Exit:
         """Raises the fault that the process tells instead of becoming the script."""
-        with _order_file(document) as order_file, _pipe() as (receive, send):
+        with starting(document) as start:
             child = supervise.spawn(
-                [sys.executable, "-I", "-m", "dataflowd.runner.script", str(order_file), str(send.fileno())],
-                env={"PATH": os.environ.get("PATH", os.defpath)},
+                start.argv,
+                env=start.env,
                 cwd=cwd,
                 log_path=log,
                 echo=self._echo,
                 user=self._settings.runner_user,
-                pass_fds=(order_file, send.fileno()),
+                pass_fds=start.pass_fds,
             )
-            send.close()
+            start.close_send()
             try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(_watch, reader, child)
-                    group.start_soon(_beginning, receive.fileno(), said)
+                    group.start_soon(_beginning, start.receive, said)
                     ended = await child.wait()
                     group.cancel_scope.cancel()
             except BaseException as error:
                 # Whatever went wrong beside it, it must not run on: its scratch directory goes, and its run is made again.
                 await child.terminate(GRACE_SECONDS)
                 # It may have begun without our having heard of it, and written.
-                said.hear(_rest(receive.fileno()))
+                said.hear(rest(start.receive))
                 if said.fault is None:
                     said.begin()
                 if isinstance(error, Exception):
-                    raise _unsupervised(error) from error
+                    raise unsupervised(error) from error
                 raise
-            said.hear(_rest(receive.fileno()))
-        if said.fault is not None:
-            raise AttemptError(**said.fault)
+            said.hear(rest(start.receive))
+        said.require_none()
         said.begin()
         return ended
-
-
-def _unsupervised(error: Exception) -> AttemptError:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return AttemptError(
-        "ENGINE_FAILED",
-        f"the process could not be supervised any longer, and was stopped: {type(error).__name__}: {error}",
-        "look into the daemon's log",
-    )
 
 
 def _said(ended: supervise.Exit) -> str:
@@ -279,34 +208,6 @@ async def _beginning(receive: int, said: Said) -> None:
             break
     if said.fault is None:
         said.begin()
-
-
-def _rest(receive: int) -> bytes:
-    """A process that has ended has closed the other end."""
-    found = b""
-    while more := os.read(receive, FAULT_BYTES):
-        found += more
-    return found
-
-
-@contextmanager
-def _order_file(document: dict[str, Any]) -> Iterator[int]:
-    """In memory: the order is as large as it is, and nobody else can name it."""
-    handle = os.memfd_create("order", 0)
-    try:
-        with os.fdopen(handle, "wb", closefd=False) as file:
-            file.write(json.dumps(document).encode())
-        os.lseek(handle, 0, os.SEEK_SET)
-        yield handle
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _pipe() -> Iterator[tuple[Any, Any]]:
-    receive, send = os.pipe()
-    with os.fdopen(receive, "rb", buffering=0) as reading, os.fdopen(send, "wb", buffering=0) as writing:
-        yield reading, writing
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from dataflowd.model.attempt import done, failed
+from dataflowd.model.endings import done, failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

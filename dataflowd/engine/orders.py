@@ -1,18 +1,25 @@
-"""What the engine asks of the database: an attempt's order. A connection of its own, opened when it is first needed."""
+"""What the engine asks of the database: the orders of attempts. A connection of its own, opened when it is first needed.
+
+Attempts that were claimed together get their orders in one call; what changes later is asked later (`is_alive`).
+"""
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import psycopg
 
-from dataflowd.database import db
+from dataflowd.database import answers, db
+from dataflowd.database.answers import CLAIM_AT_MOST
 from dataflowd.database.session import Link, LostLinkError
 from dataflowd.flow import agreement
-from dataflowd.flow.compose import as_parameters, composed, version_of
+from dataflowd.flow.compose import as_parameters, composed, readable, version_of
+from dataflowd.model.endings import ClaimLostError
 from dataflowd.model.errors import DatabaseUnreachableError
 
 if TYPE_CHECKING:
@@ -30,6 +37,27 @@ ORDER_SECONDS = 5.0  # all calls are short; on a dead connection an attempt must
 AGAIN_SECONDS = 1.0
 
 
+@dataclass(frozen=True)
+class Ordered:
+    flow: Flow
+    job: Job
+    order: Order
+
+
+@dataclass(frozen=True)
+class Taken:
+    document: dict[str, Any] | None  # None: the attempt is fenced
+    applied: str | None  # the configuration of the job that was applied last
+
+
+@dataclass(eq=False)
+class _Asked:
+    attempt: Attempt
+    base: str
+    taken: Taken | None = None
+    failure: DatabaseUnreachableError | None = None
+
+
 class Orders:
     def __init__(self, current: Current) -> None:
         name = f"dataflowd {current.settings.effective_daemon_name} orders"
@@ -37,38 +65,38 @@ class Orders:
         self._link = Link(current, name, seconds=ORDER_SECONDS, address=lambda: db.dsn(current.settings))
         self._lock = anyio.Lock()
         self._told: dict[str, Version] = {}
-        self._applied: dict[str, str | None] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._taking = anyio.Lock()
 
-    async def job(self, jobid: str, declared: Declared) -> tuple[Flow, Job]:
-        """The job, or the one that it was created like, as it was applied: a flow file counts from then on, before the daemon
-        reloads it. Raises NotFoundError.
+    async def ordered(self, attempt: Attempt, declared: Declared) -> Ordered:
+        """The job, or the one that it was created like, as it was applied, and the attempt's order: half of it from the
+        database, half from the flow file. A flow file counts from when it was applied, before the daemon reloads it.
+
+        Raises NotFoundError, ClaimLostError, INVALID_CODE, INVALID_ORDER and DatabaseUnreachableError.
         """
-        if not declared.is_known(jobid):
-            [[base]] = await self._call("code_of", {"jobid": jobid})
-            declared.add_like(jobid, base)
-        flow, job = declared.job(jobid)
-        [[applied]] = await self._call("applied_config", {"jobid": job.like or jobid})
-        self._applied[job.like or jobid] = applied
-        return declared.as_applied(flow, job, applied)
-
-    async def order(self, attempt: Attempt, flow: Flow, job: Job, declared: Declared) -> Order | None:
-        """Half of it from the database, half from the flow file. None: the attempt is no longer ours."""
-        version = None if job.is_replaced else version_of(flow, job)
-        fence = {"attempt": attempt.attempt, "token": attempt.token}
-        if version is not None and job.like is not None:
-            # What it runs with follows from what the other one does.
-            await self.tell({job.like: version})
-        [[document]] = await self._call("work_order", fence)
+        if not declared.is_known(attempt.jobid):
+            [[base]] = await self._call("code_of", {"jobid": attempt.jobid})
+            declared.add_like(attempt.jobid, base)
+        flow, job = declared.job(attempt.jobid)
+        base = job.like or attempt.jobid
+        # What a job that was created like another runs with follows from what the other one does, which is told before.
+        taken = None if job.like is not None else await self._taken(attempt, base)
+        applied = await self._config_of(base) if taken is None else taken.applied
+        with readable():
+            flow, job = declared.as_applied(flow, job, applied)
+            version = None if job.is_replaced else version_of(flow, job)
+        if version is not None:
+            await self.tell({base: version})
+        document = (await self._taken(attempt, base) if taken is None else taken).document
         if document is None:
-            return None
+            raise ClaimLostError("the claim was lost before the job began")
         if job.words:
+            fence = {"attempt": attempt.attempt, "token": attempt.token}
             await self._call("add_words", fence | {"words": list(job.words)})
-        if version is not None and job.like is None:
-            await self.tell({job.name: version})
         # Said of each job that was created like another, also where a script or command of a person's stands for it.
         own = document.pop("config_hash", None)
         config_hash = (
-            None if version is None else self._used(job, version, own if job.like is not None else None)
+            None if version is None else _used(version, applied, own if job.like is not None else None)
         )
         if version is None or not _is_of_now(document.get("replay"), job, version.code.hash, config_hash):
             document.pop("replay", None)
@@ -84,19 +112,53 @@ class Orders:
         }
         order = composed(document, identity, flow, job, self._current.settings)
         if agreement.differences(order, job, declared.flows):
-            await anyio.to_thread.run_sync(agreement.require, order, job, declared)
-        return order
+            with readable():
+                await anyio.to_thread.run_sync(agreement.require, order, job, declared)
+        return Ordered(flow, job, order)
 
-    def _used(self, job: Job, version: Version, own: str | None) -> str:
-        """The configuration that an attempt runs with. Where what was applied is not to be read on this host, it is neither that nor
-        the host's own: parameters and options come from the database, the rest from here. What it makes is stale.
+    async def _taken(self, attempt: Attempt, base: str) -> Taken:
+        """Attempts that were claimed together ask in the same turn of the loop: one call serves all of them."""
+        asked = self._asked[attempt.attempt] = _Asked(attempt, base)
+        try:
+            await anyio.lowlevel.checkpoint()
+            async with self._taking:
+                if asked.taken is None and asked.failure is None:
+                    await self._take_together(asked)
+        finally:
+            self._asked.pop(attempt.attempt, None)
+        if asked.failure is not None:
+            raise asked.failure
+        if asked.taken is None:
+            raise answers.wrong("work_orders", f"says nothing of the attempt {attempt.attempt}")
+        return asked.taken
 
-        `own`: that of a job that was created like another.
-        """
-        applied = self._applied.get(job.like or job.name)
-        if applied in {None, version.config_hash}:
-            return own or version.config_hash
-        return hashlib.sha256(f"{own or version.config_hash} {applied}".encode()).hexdigest()
+    async def _take_together(self, asked: _Asked) -> None:
+        together = [asked, *(each for each in self._asked.values() if each is not asked)][:CLAIM_AT_MOST]
+        try:
+            await self._take(together)
+        except DatabaseUnreachableError as error:
+            # The others need not find out one after the other.
+            for each in together:
+                each.failure = error
+        except psycopg.Error:
+            # One of them may be at fault: each asks for itself.
+            await self._take([asked])
+
+    async def _take(self, together: list[_Asked]) -> None:
+        named = {
+            "attempts": [each.attempt.attempt for each in together],
+            "tokens": [each.attempt.token for each in together],
+            "bases": [each.base for each in together],
+        }
+        rows = await self._call("work_orders", named)
+        found = {number: Taken(document, applied) for number, document, applied in rows}
+        for each in together:
+            each.taken = found.get(each.attempt.attempt)
+            self._asked.pop(each.attempt.attempt, None)
+
+    async def _config_of(self, jobid: str) -> str | None:
+        [[applied]] = await self._call("applied_config", {"jobid": jobid})
+        return str(applied) if applied is not None else None
 
     async def is_alive(self, attempt: Attempt) -> bool:
         """Whether the attempt still holds its claim. While the database is away nobody knows, and the answer waits."""
@@ -135,6 +197,17 @@ class Orders:
                 if left:
                     await anyio.sleep(AGAIN_SECONDS)
         raise DatabaseUnreachableError(f"the database does not answer: {reason}", "`dataflowctl doctor`")
+
+
+def _used(version: Version, applied: str | None, own: str | None) -> str:
+    """The configuration that an attempt runs with. Where what was applied is not to be read on this host, it is neither that nor
+    the host's own: parameters and options come from the database, the rest from here. What it makes is stale.
+
+    `own`: that of a job that was created like another.
+    """
+    if applied in {None, version.config_hash}:
+        return own or version.config_hash
+    return hashlib.sha256(f"{own or version.config_hash} {applied}".encode()).hexdigest()
 
 
 def _is_of_now(replay: Any, job: Job, code_hash: str, config_hash: str | None) -> bool:

@@ -14,8 +14,10 @@ from dataflowd.flow import script_variables
 from dataflowd.host import allowed_roots
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.formats import FILES
+from dataflowd.runner.validate import publishable
 from dataflowd.sdk import _quarantine
 from dataflowd.storage import checks, files
+from dataflowd.storage.manifest import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,15 +31,10 @@ def publish(order: Order, report: Report) -> dict[str, Any]:
     outputs = {name: _manifest(order, output, report) for name, output in order.outputs.items()}
     results = [*report.checks.values(), *_judged(order, outputs, len(report.bad))]
     details: dict[str, Any] = {"checks": [result.document() for result in results]}
-    rows = sum(manifest["rows"] or 0 for manifest in outputs.values()) + len(report.bad)
+    rows = sum(made["rows"] or 0 for made in outputs.values()) + len(report.bad)
     seen = [_quarantine.Seen("report", rows, len(report.bad), 0, tuple(report.bad))]
-    try:
-        _quarantine.check_limit(seen, order.quarantine)
-        checks.stop_on(results)
-    except AttemptError as error:
-        error.details = details
-        raise
-    return details | {"outputs": outputs, "quarantine": _quarantine.documents(seen)}
+    with publishable(details, results, seen, order.quarantine):
+        return details | {"outputs": outputs, "quarantine": _quarantine.documents(seen)}
 
 
 def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[checks.CheckResult]:
@@ -76,7 +73,7 @@ def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
     rows = report.rows.get(output.name)
     if rows is None and found and all("rows" in file for file in found):
         rows = sum(file["rows"] for file in found)
-    return {"location": location, "files": found, "bytes": sum(file["bytes"] for file in found), "rows": rows}
+    return manifest(location, found, rows)
 
 
 def _entries(path: Path) -> Iterator[Path]:

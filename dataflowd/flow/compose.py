@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.flow import codehash
 from dataflowd.model import vetting
+from dataflowd.model.faults import AttemptError
 from dataflowd.model.work_order import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.codehash import Code
@@ -37,11 +38,18 @@ def composed(
             "code": job.code,
             "directory": str(flow.directory),
             "quarantine": job.quarantine,
-            "allowed_roots": settings.effective_allowed_roots,
-            "allowed_hosts": settings.effective_allowed_hosts,
         }
+        | on_host(settings)
     )
     return with_checks(order, flow, job)
+
+
+def on_host(settings: Settings, *more_roots: str) -> dict[str, Any]:
+    """Where this host lets an order lead."""
+    return {
+        "allowed_roots": (*settings.effective_allowed_roots, *more_roots),
+        "allowed_hosts": settings.effective_allowed_hosts,
+    }
 
 
 def with_checks(order: Order, flow: Flow, job: Job) -> Order:
@@ -63,14 +71,18 @@ def with_checks(order: Order, flow: Flow, job: Job) -> Order:
     return replace(order, inputs=inputs, outputs=outputs)
 
 
-def by_own_names(result: Result, order: Order) -> Result:
-    """Renames the datasets of a result to their own names: a job that was created like another uses that job's names."""
+def of_order(result: Result, order: Order) -> Result:
+    """Adds the code and configuration that the order names, and renames the datasets of a result to their own names: a job that
+    was created like another uses that job's names.
+    """
     told = {"outputs": result.outputs, "checks": result.checks, "judged": result.judged}
-    return replace(result, **told_by_own_names(told, order))
+    return replace(
+        result, **told_by_own_names(told, order), code_hash=order.code_hash, config_hash=order.config_hash
+    )
 
 
 def told_by_own_names(told: Mapping[str, Any], order: Order) -> dict[str, Any]:
-    """As by_own_names, for the fields of a result that is not complete yet."""
+    """As of_order, for the fields of a result that is not complete yet."""
     own = {name: source.dataset.datasetid for name, source in order.inputs.items()}
     own |= {name: output.dataset.datasetid for name, output in order.outputs.items()}
     renamed = dict(told)
@@ -125,6 +137,15 @@ def as_parameters(told: Mapping[str, Version]) -> dict[str, list[Any]]:
         "parts": [json.dumps(dict(version.code.parts)) for version in told.values()],
         "whole_hashes": [version.code.whole_hash for version in told.values()],
     }
+
+
+@contextmanager
+def readable() -> Iterator[None]:
+    """Around what reads a job's code or its flow file. Raises INVALID_CODE."""
+    try:
+        yield
+    except OSError as error:
+        raise AttemptError("INVALID_CODE", f"the job's code cannot be read: {error}") from None
 
 
 def version_of(flow: Flow, job: Job) -> Version:

@@ -1,18 +1,25 @@
 """What passes between the daemon and its engines: an Attempt goes in, a Result comes out.
 
 An Attempt is a claim as `dataflow.claim` returned it. A Result says how it ended, and `document` writes it as
-`dataflow.finish` reads it; what is empty is left out, because thousands a second go over the wire.
+`dataflow.finish` reads it. Empty values are left out, because thousands of results a second go to the database.
+
+The fields of a Result are declared here and nowhere else. Their types say what the wire accepts from a runner
+(dataflowd.runner.wire), and `by` says who may tell a field: the job's process could tell anything.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
-
-if TYPE_CHECKING:
-    from dataflowd.model.errors import DataflowError
+from dataclasses import dataclass, field, fields
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 Outcome = Literal["DONE", "FAILED", "RETURNED"]
+Teller = Literal["daemon", "runner", "outside"]  # outside: `result` of dataflow.end_run
+
+_DAEMON: dict[str, Any] = {"by": {"daemon"}}
+_RUNNER: dict[str, Any] = {"by": {"daemon", "runner"}}
+_OUTSIDE: dict[str, Any] = {"by": {"daemon", "outside"}}
+_ALL: dict[str, Any] = {"by": {"daemon", "runner", "outside"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +41,31 @@ class Attempt:
 class Result:
     """How an attempt ended. RETURNED: it was stopped without a fault of its own, and may run again."""
 
-    attempt: int
-    token: str
-    outcome: Outcome
-    code: str | None = None
-    error: str | None = None
-    remedy: str | None = (
-        None  # what to do before the run is resubmitted; the last line of `error` says it, too
-    )
-    retry: bool | None = None  # False: failed for good; True: again in any case; None: as the job's tries say
-    started: str | None = None  # ISO 8601
-    code_hash: str | None = None
-    config_hash: str | None = None
-    usage: dict[str, Any] = field(default_factory=dict)
-    outputs: dict[str, Any] = field(default_factory=dict)
-    checks: list[dict[str, Any]] = field(default_factory=list)
-    nodes: list[dict[str, Any]] = field(default_factory=list)
-    quarantine: list[dict[str, Any]] = field(default_factory=list)
-    judged: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # inputs from outside: dataset, dataid, passed, said
-    applied: bool | None = None  # True: the resolved records of the run were given to it
-    found: dict[str, Any] = field(default_factory=dict)  # see dataflowd.storage.evidence
-    replayed: bool | None = None  # True: these alone were run, and their rows added to the published ones
+    attempt: int = field(metadata=_DAEMON)
+    token: str = field(metadata=_DAEMON)
+    outcome: Outcome = field(metadata=_RUNNER)
+    code: str | None = field(default=None, metadata=_ALL)
+    error: str | None = field(default=None, metadata=_RUNNER)
+    # what to do before the run is resubmitted; the last line of `error` says it, too
+    remedy: str | None = field(default=None, metadata=_ALL)
+    # False: failed for good; True: again in any case; None: as the job's tries say
+    retry: bool | None = field(default=None, metadata=_ALL)
+    started: str | None = field(default=None, metadata=_DAEMON)  # ISO 8601
+    code_hash: str | None = field(default=None, metadata=_ALL)
+    config_hash: str | None = field(default=None, metadata=_ALL)
+    usage: dict[str, Any] = field(default_factory=dict, metadata=_ALL)
+    outputs: dict[str, Any] = field(default_factory=dict, metadata=_ALL)  # of each output its Manifest
+    checks: list[dict[str, Any]] = field(default_factory=list, metadata=_ALL)
+    nodes: list[dict[str, Any]] = field(default_factory=list, metadata=_ALL)
+    quarantine: list[dict[str, Any]] = field(default_factory=list, metadata=_ALL)
+    # inputs from outside: dataset, dataid, passed, said
+    judged: list[dict[str, Any]] = field(default_factory=list, metadata=_RUNNER)
+    # True: the resolved records of the run were given to it
+    applied: bool | None = field(default=None, metadata=_ALL)
+    # see dataflowd.storage.evidence; a runner tells it in a message of its own, before the job's code begins
+    found: dict[str, Any] = field(default_factory=dict, metadata=_OUTSIDE)
+    # True: these alone were run, and their rows added to the published ones
+    replayed: bool | None = field(default=None, metadata=_RUNNER)
 
     def document(self) -> dict[str, Any]:
         """The element of the list that dataflow.finish takes."""
@@ -69,39 +78,37 @@ class Result:
         return document
 
 
-_OPTIONAL = (
-    "code",
-    "error",
-    "remedy",
-    "retry",
-    "started",
-    "code_hash",
-    "config_hash",
-    "usage",
-    "outputs",
-    "checks",
-    "nodes",
-    "quarantine",
-    "judged",
-    "applied",
-    "found",
-    "replayed",
-)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What an attempt has made of one output; readers find the chunk by it."""
+
+    location: str | None
+    files: list[dict[str, Any]] | None
+    bytes: int | None
+    rows: int | None
+    columns: str | None = None
+    fingerprint: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
-def done(attempt: Attempt, **details: Any) -> Result:
-    return Result(attempt=attempt.attempt, token=attempt.token, outcome="DONE", **details)
+def told_by(teller: Teller) -> frozenset[str]:
+    """The fields of a Result that this one may tell."""
+    return frozenset(each.name for each in fields(Result) if teller in each.metadata["by"])
 
 
-def failed(attempt: Attempt, code: str, error: str, **details: Any) -> Result:
-    return Result(
-        attempt=attempt.attempt, token=attempt.token, outcome="FAILED", code=code, error=error, **details
-    )
+def kinds_of(declared: type) -> dict[str, tuple[type, ...]]:
+    """Of each field of a dataclass, the types that its value may have in a JSON document."""
+    return {name: _kinds(hint) for name, hint in get_type_hints(declared).items()}
 
 
-def failed_by(attempt: Attempt, error: DataflowError, *, retry: bool | None, **details: Any) -> Result:
-    return failed(attempt, error.code, str(error), remedy=error.remedy or None, retry=retry, **details)
+def _kinds(hint: Any) -> tuple[type, ...]:
+    if get_origin(hint) is Literal:
+        return (str,)
+    if get_origin(hint) in {Union, UnionType}:
+        return tuple(kind for each in get_args(hint) for kind in _kinds(each))
+    return (get_origin(hint) or hint,)
 
 
-def returned(attempt: Attempt, error: str) -> Result:
-    return Result(attempt=attempt.attempt, token=attempt.token, outcome="RETURNED", error=error)
+_OPTIONAL = tuple(each.name for each in fields(Result) if each.name not in {"attempt", "token", "outcome"})

@@ -6,6 +6,12 @@ the code to the exit status of the process. Any exception that is not a Dataflow
 
 from __future__ import annotations
 
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 EXIT: dict[str, int] = {
     "OK": 0,
     "FAILED": 1,  # a job failed, a check found what would stop a run, or `status --exit-code` found what needs a person
@@ -33,6 +39,8 @@ class DataflowError(Exception):
     """What happened, and what to do about it."""
 
     code = "INTERNAL"
+    heals = False  # True: it may be gone by itself, also where its code says that a retry is futile
+    details: Mapping[str, Any] = MappingProxyType({})  # fields of a result that are stored with it
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)

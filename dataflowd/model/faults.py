@@ -1,31 +1,15 @@
-"""Why an attempt failed: the error that the SDK and the runner raise, and whether a retry can help.
+"""Why an attempt failed: the error that the SDK and the runner raise.
 
-The runner turns an AttemptError into a FAILED result with the error's code and message. For a code of RETRY_IS_FUTILE
-the run is not retried: it waits for a person at once. `heals=True` makes an exception for one error: its cause may go
-away by itself, as a disk that is mounted late, so the job's own retry policy decides.
+A fault carries one of the codes of dataflowd.model.endings; the SDK and the runner raise it, and the runner turns it into
+a FAILED result. Its code says whether the run is tried again.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from dataflowd.model.endings import retry_of
 from dataflowd.model.errors import EXIT, DataflowError
-
-RETRY_IS_FUTILE = frozenset(
-    {
-        "INVALID_PATH",
-        "INVALID_OPTION",
-        "INVALID_CODE",
-        "INVALID_CREDENTIAL",
-        "INVALID_ORDER",
-        "INVALID_REPORT",
-        "MISSING_JARS",
-        "NO_OUTPUT",
-    }
-)
-
-# The job is not at fault: a new attempt reads the files as they are then.
-RETRY_IN_ANY_CASE = frozenset({"INPUT_CHANGED"})
 
 _NODE = "dataflow_node"
 
@@ -40,6 +24,17 @@ def node_of(error: BaseException) -> str | None:
     return getattr(error, _NODE, None)
 
 
+def unsupervised(error: Exception) -> AttemptError:
+    """The daemon failed to hear or watch a process of the job's."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return AttemptError(
+        "ENGINE_FAILED",
+        f"the process could not be supervised any longer, and was stopped: {type(error).__name__}: {error}",
+        "look into the daemon's log",
+    )
+
+
 class AttemptError(DataflowError):
     def __init__(self, code: str, message: str, remedy: str = "", *, heals: bool = False) -> None:
         super().__init__(message, remedy)
@@ -49,9 +44,7 @@ class AttemptError(DataflowError):
 
     @property
     def retry(self) -> bool | None:
-        if self.code in RETRY_IN_ANY_CASE:
-            return True
-        return False if self.code in RETRY_IS_FUTILE and not self.heals else None
+        return retry_of(self.code, heals=self.heals)
 
     @property
     def exit_code(self) -> int:

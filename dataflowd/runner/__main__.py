@@ -21,6 +21,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from dataflowd.model.endings import told_failed
 from dataflowd.model.masking import hidden, mask
 from dataflowd.model.work_order import Order
 from dataflowd.runner import cpu, output, session, wire
@@ -72,8 +73,7 @@ class Reporter:
         try:
             self._send("result", result=_masked(document))
         except wire.WireError as error:
-            failed = {"outcome": "FAILED", "code": "RESULT_TOO_LARGE", "error": str(error), "retry": False}
-            self._send("result", result=failed)
+            self._send("result", result=told_failed("RESULT_TOO_LARGE", str(error)))
 
     def _send(self, kind: str, **values: Any) -> None:
         self._link.send({"type": kind, "attempt": self._attempt, **values})
@@ -134,11 +134,7 @@ class Work:
                 self._own = self._session()
                 result = execute(self.order, self._own, self.reporter, self.stop)
             except BaseException as error:  # noqa: BLE001 - an exception may be raised in this thread at any place
-                result = {
-                    "outcome": "FAILED",
-                    "code": "CANCELLED",
-                    "error": f"stopped: {type(error).__name__}",
-                }
+                result = told_failed("CANCELLED", f"stopped: {type(error).__name__}")
             with self._lock:
                 self._ended.set()
             if self._own is not None:

@@ -9,24 +9,27 @@ Whatever happens becomes a result; only the death of the process has none.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dataflowd.host import allowed_order, allowed_roots
+from dataflowd.host import allowed_roots
 from dataflowd.model import formats
+from dataflowd.model.endings import told_error
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.masking import mask
 from dataflowd.model.plural import agreeing, counted
 from dataflowd.model.work_order import attempt_location
 from dataflowd.runner import file_checks, incoming, jobcode
+from dataflowd.runner import prepare as preparing
 from dataflowd.runner.explain import fault, is_of_spark, line_of, message_of
+from dataflowd.runner.validate import judge_schema_and_keys, publishable
 from dataflowd.sdk import _quarantine
 from dataflowd.sdk._replay import WholeError, columns_of
 from dataflowd.sdk.context import Context, Reporter
 from dataflowd.sdk.declare import typed_params
-from dataflowd.storage import checks, evidence, files, manifest_check, stored_columns
+from dataflowd.storage import checks, evidence, files, stored_columns
+from dataflowd.storage.manifest import manifest
 from dataflowd.storage.tables import reading, writing
 
 if TYPE_CHECKING:
@@ -35,9 +38,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from dataflowd.model.work_order import Dataset, Input, Order
+    from dataflowd.model.work_order import Dataset, Input, Order, Output
     from dataflowd.sdk._quarantine import Seen
     from dataflowd.sdk.context import Written
+    from dataflowd.storage import manifest_check
 
 
 class Steps(Reporter, Protocol):
@@ -80,9 +84,7 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         said = fault(error)
         for line in f"failed {said.code}: {said}".splitlines():
             reporter.log(line)
-        details = _with_checks(result, said.details)
-        told = {"code": said.code, "error": str(said), "remedy": said.remedy or None, "retry": said.retry}
-        return result | told | details
+        return result | _with_checks(result, told_error(said))
 
 
 def _with_checks(result: dict[str, Any], details: dict[str, Any]) -> dict[str, Any]:
@@ -113,45 +115,44 @@ def _ran(order: Order, spark: SparkSession, reporter: Steps, stop: threading.Eve
 
 
 def prepare(order: Order, spark: SparkSession, seen: evidence.Evidence) -> None:
-    allowed_order.check(order)
-    places = manifest_check.Places(seen, lambda dataset, location: _listing(spark, dataset, location))
-    for source in order.inputs.values():
+    preparing.prepare(order, seen, _SparkEyes(order, spark))
+
+
+@dataclass(frozen=True)
+class _SparkEyes:
+    order: Order
+    spark: SparkSession
+
+    def listing(self, dataset: Dataset, location: str) -> list[files.File] | None:
+        files.require_jars(self.spark, dataset, location)
+        if not files.exists(self.spark, location):
+            return None
+        return files.listing(self.spark, location, digest=dataset.digest)
+
+    def check_table(self, source: Input) -> None:
+        reading.check_input(source, self.order.allowed_hosts)
+
+    def check_files(self, source: Input, places: manifest_check.Places) -> None:
+        if source.dataset.format not in {*formats.FILES, *formats.LAKES}:
+            return
+        formats.read_options(source.name, source.dataset.format, source.dataset.options)
         for chunk in source.chunks:
-            if not order.forced:
-                manifest_check.require_validated(source.name, chunk)
-        if source.dataset.format in formats.TABLES:
-            seen.note(source.name, evidence.IN_A_TABLE)
-            reading.check_input(source, order.allowed_hosts)
-        elif source.dataset.format in {*formats.FILES, *formats.LAKES}:
-            _check_input(source, spark, places)
-    for output in order.outputs.values():
+            if chunk.location is not None:
+                places.check(source, chunk, chunk.location)
+        stored_columns.check(self.spark, source.dataset, source.chunks)
+
+    def take_place(self, output: Output) -> None:
+        order = self.order
         if output.dataset.format in formats.TABLES:
             writing.take(order, output)
         if output.dataset.format in formats.TABLES or output.location is None:
-            continue
+            return
         location = attempt_location(output.location, order.dataid, order.attempt, order.allowed_roots)
-        files.require_jars(spark, output.dataset, location)
+        files.require_jars(self.spark, output.dataset, location)
         formats.write_options(output.name, output.dataset.format, output.dataset.options)
-        if files.exists(spark, location):
-            raise AttemptError(
-                "LOCKED",
-                f"the directory {location}, which this attempt alone may write, exists already",
-                "another database may use the same location: separate them",
-            )
+        if files.exists(self.spark, location):
+            raise preparing.occupied(location)
         allowed_roots.require_writable(location)
-
-
-def _check_input(source: Input, spark: SparkSession, places: manifest_check.Places) -> None:
-    formats.read_options(source.name, source.dataset.format, source.dataset.options)
-    for chunk in source.chunks:
-        if chunk.location is not None:
-            places.check(source, chunk, chunk.location)
-    stored_columns.check(spark, source.dataset, source.chunks)
-
-
-def _listing(spark: SparkSession, dataset: Dataset, location: str) -> list[files.File] | None:
-    files.require_jars(spark, dataset, location)
-    return files.listing(spark, location, digest=dataset.digest) if files.exists(spark, location) else None
 
 
 def run(ctx: Context, function: Callable[[Context], Any]) -> None:
@@ -184,15 +185,10 @@ def validate(ctx: Context) -> dict[str, Any]:
             "quarantine": _quarantine.documents(seen),
             "preview": _preview(ctx, ctx.order.trial.shown),
         }
-    try:
-        # Of a replay the whole chunk has passed it, and no more are bad now.
-        limit = ctx.order.quarantine if ctx.order.replay is None else None
-        _quarantine.check_limit(seen, limit, ctx.rows_read() if limit is not None else 0)
-        checks.stop_on(results)
+    # Of a replay the whole chunk has passed the limit, and no more records are bad now.
+    limit = ctx.order.quarantine if ctx.order.replay is None else None
+    with publishable(details, results, seen, limit, ctx.rows_read() if limit is not None else 0):
         outputs = {name: _manifest(ctx, item) for name, item in written.items()}
-    except AttemptError as error:
-        error.details = details
-        raise
     applied = {"applied": True} if ctx.order.resolved else {}
     applied |= {"replayed": True} if ctx.order.replay is not None else {}
     return details | {"outputs": outputs, "quarantine": _quarantine.documents(seen)} | applied
@@ -213,12 +209,9 @@ def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.Ch
     yield from checks.judge_columns(name, item.compiled, observed, _examples(ctx, item, observed))
     fates = ctx.set_aside(name, seen) if "row_count" in item.checks else checks.SetAside()
     yield from checks.judge_rows(name, item.checks, item.rows, fates, ctx.input_rows())
-    if "schema" in item.checks:
-        yield checks.judge_schema(name, item.checks["schema"], item.schema)
-    if "unique" in item.checks:
-        columns = item.checks["unique"]["columns"]
-        surplus = _duplicates(ctx, item, columns)
-        yield checks.judge_unique(name, item.checks["unique"], surplus)
+    yield from judge_schema_and_keys(
+        name, item.checks, item.schema, lambda columns: _duplicates(ctx, item, columns)
+    )
     for custom in item.dataset.custom_checks:
         frame = _stored(ctx, item)
         yield _custom(name, custom, ctx.order.directory, frame)
@@ -294,15 +287,7 @@ def _manifest(ctx: Context, item: Written) -> dict[str, Any]:
     listed = (
         _table_listed(ctx, item) if item.dataset.format in formats.TABLES else _files_listed(ctx.spark, item)
     )
-    columns = columns_of(item.schema)
-    return {
-        "location": item.location,
-        "files": listed,
-        "bytes": sum(file["bytes"] for file in listed),
-        "rows": item.rows,
-        "columns": columns,
-        "fingerprint": hashlib.sha256(json.dumps([columns, item.rows, listed]).encode()).hexdigest(),
-    }
+    return manifest(item.location, listed, item.rows, columns_of(item.schema))
 
 
 def _table_listed(ctx: Context, item: Written) -> list[dict[str, Any]]:

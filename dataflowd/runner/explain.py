@@ -30,7 +30,7 @@ def fault(error: BaseException) -> AttemptError:
         return _with_frames(error, foreign.message, foreign.remedy, foreign.code)
     if isinstance(error, AttemptError):
         told = _with_frames(error, error.message, error.remedy, error.code)
-        told.details, told.heals = error.details, error.heals
+        told.details, told.heals = dict(error.details), error.heals
         return told
     if isinstance(error, DataflowError):
         return AttemptError(error.code, error.message, error.remedy)

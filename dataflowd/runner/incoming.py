@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataflowd.model import formats
 from dataflowd.model.faults import AttemptError
+from dataflowd.runner.validate import judge_schema_and_keys
 from dataflowd.storage import checks, files
 
 if TYPE_CHECKING:
@@ -76,11 +77,12 @@ def _judged(spark: SparkSession, dataset: Dataset, location: str) -> Iterator[ch
         dataset.name, compiled, observed, {} if shown is None else shown.asDict(recursive=False)
     )
     yield from checks.judge_rows(dataset.name, dataset.checks, observed[checks.ROWS], checks.SetAside(), {})
-    if "schema" in dataset.checks:
-        yield checks.judge_schema(dataset.name, dataset.checks["schema"], frame.schema)
-    if unique := dataset.checks.get("unique"):
-        surplus = files.duplicates(spark, dataset, location, frame.schema, unique["columns"])
-        yield checks.judge_unique(dataset.name, unique, surplus)
+    yield from judge_schema_and_keys(
+        dataset.name,
+        dataset.checks,
+        frame.schema,
+        lambda columns: files.duplicates(spark, dataset, location, frame.schema, columns),
+    )
 
 
 def _refused(name: str, chunk: Chunk, said: str) -> AttemptError:

@@ -18,23 +18,25 @@ import json
 import os
 import socket
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import quote
 
 from dataflowd.flow import command_words, script_variables
-from dataflowd.host import allowed_order, allowed_roots
-from dataflowd.model import formats
+from dataflowd.host import allowed_roots
 from dataflowd.model.errors import DataflowError
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.work_order import Order
 from dataflowd.runner import output_filter
-from dataflowd.storage import evidence, files, manifest_check
+from dataflowd.runner import prepare as preparing
+from dataflowd.storage import evidence, files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from dataflowd.model.work_order import Dataset
+    from dataflowd.model.work_order import Dataset, Input, Output
+    from dataflowd.storage import manifest_check
 
 FAILED = 70
 LEAST_BYTES = 4  # a shorter password would mask half of every line
@@ -56,7 +58,7 @@ def main() -> None:
         become(document, lambda said: _tell(status_file, said))
     except DataflowError as error:
         fault = {"code": error.code, "message": error.message, "remedy": error.remedy}
-        _tell(status_file, fault | {"heals": isinstance(error, AttemptError) and error.heals})
+        _tell(status_file, fault | {"heals": error.heals})
         sys.exit(FAILED)
 
 
@@ -100,30 +102,38 @@ def become(document: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> 
 
 
 def prepare(order: Order, seen: evidence.Evidence) -> None:
+    preparing.prepare(order, seen, _LocalEyes(order, seen))
+
+
+@dataclass(frozen=True)
+class _LocalEyes:
     """Locations elsewhere than on a disk are judged by their text: the script has the means to look, we have not."""
-    allowed_order.check(order)
-    places = manifest_check.Places(seen, _listing)
-    for source in order.inputs.values():
+
+    order: Order
+    seen: evidence.Evidence
+
+    def listing(self, dataset: Dataset, location: str) -> list[files.File] | None:
+        path = allowed_roots.local_path(location)
+        return (
+            files.local_listing(path, digest=dataset.digest) if path is not None and path.exists() else None
+        )
+
+    def check_table(self, source: Input) -> None:
+        """The script has the login."""
+
+    def check_files(self, source: Input, places: manifest_check.Places) -> None:
         for chunk in source.chunks:
-            if not order.forced:
-                manifest_check.require_validated(source.name, chunk)
-            if source.dataset.format in formats.TABLES:
-                seen.note(source.name, evidence.IN_A_TABLE)
-            elif chunk.location is not None and allowed_roots.local_path(chunk.location) is None:
-                seen.measured(source.name, chunk, None)
+            if chunk.location is not None and allowed_roots.local_path(chunk.location) is None:
+                self.seen.measured(source.name, chunk, None)
             elif chunk.location is not None:
                 places.check(source, chunk, chunk.location)
-    for output in order.outputs.values():
-        location = script_variables.output_location(order, output)
+
+    def take_place(self, output: Output) -> None:
+        location = script_variables.output_location(self.order, output)
         path = allowed_roots.local_path(location) if location is not None else None
         if path is not None:
             # Spark writes into a directory that is not there, as everybody's scripts for it expect.
-            _make(path, with_itself=order.kind != "spark_submit")
-
-
-def _listing(dataset: Dataset, location: str) -> list[files.File] | None:
-    path = allowed_roots.local_path(location)
-    return files.local_listing(path, digest=dataset.digest) if path is not None and path.exists() else None
+            _make(path, with_itself=self.order.kind != "spark_submit")
 
 
 def opened(wanted: Mapping[str, Dataset], key: dict[str, Any]) -> dict[str, str]:
@@ -206,11 +216,7 @@ def _make(path: Path, *, with_itself: bool) -> None:
         if not with_itself:
             path.rmdir()
     except FileExistsError:
-        raise AttemptError(
-            "LOCKED",
-            f"the directory {path}, which this attempt alone may write, exists already",
-            "another database may use the same location: separate them",
-        ) from None
+        raise preparing.occupied(path) from None
     except OSError as error:
         raise AttemptError(
             "INVALID_PATH",

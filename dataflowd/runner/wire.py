@@ -20,6 +20,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dataflowd.model.attempt import Manifest, Result, kinds_of, told_by
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -37,7 +39,6 @@ Kinds = tuple[type, ...]
 _TEXT: Kinds = (str,)
 _WHOLE: Kinds = (int,)
 _NUMBER: Kinds = (int, float)
-_LOST: Kinds = (type(None),)
 # The messages of a runner, with the fields of each.
 _SAID: dict[str, dict[str, Kinds]] = {
     "hello": {"token": _TEXT},
@@ -50,33 +51,12 @@ _SAID: dict[str, dict[str, Kinds]] = {
     "confirm": {"attempt": _WHOLE},
     "result": {"attempt": _WHOLE, "result": (dict,)},
 }
+# What a result of a runner holds. A preview is a trial's, and is not stored.
 _RESULT: dict[str, Kinds] = {
-    "outcome": _TEXT,
-    "code": (*_TEXT, *_LOST),
-    "error": (*_TEXT, *_LOST),
-    "remedy": (*_TEXT, *_LOST),
-    "retry": (bool, *_LOST),
-    "code_hash": (*_TEXT, *_LOST),
-    "config_hash": (*_TEXT, *_LOST),
-    "usage": (dict,),
-    "outputs": (dict,),
-    "checks": (list,),
-    "nodes": (list,),
-    "quarantine": (list,),
-    "judged": (list,),
-    "applied": (bool, *_LOST),
-    "replayed": (bool, *_LOST),
-    "preview": (dict,),  # of a trial
-}
-# Some fields of an output's manifest; the database checks the others.
-_MANIFEST: dict[str, Kinds] = {
-    "location": (*_TEXT, *_LOST),
-    "files": (list, *_LOST),
-    "bytes": (*_WHOLE, *_LOST),
-    "rows": (*_WHOLE, *_LOST),
-    "columns": (*_TEXT, *_LOST),
-    "fingerprint": (*_TEXT, *_LOST),
-}
+    name: kinds for name, kinds in kinds_of(Result).items() if name in told_by("runner")
+} | {"preview": (dict,)}
+_LISTS = tuple(name for name, kinds in _RESULT.items() if kinds == (list,))
+_MANIFEST = kinds_of(Manifest)  # the database judges the rest
 OUTCOMES = ("DONE", "FAILED")
 
 
@@ -133,7 +113,7 @@ def _check_details(result: Message) -> None:
     for name, manifest in result.get("outputs", {}).items():
         _require("a result", {name: manifest}, {name: (dict,)})
         _require("a manifest", manifest, {key: kinds for key, kinds in _MANIFEST.items() if key in manifest})
-    for kind in ("checks", "nodes", "quarantine", "judged"):
+    for kind in _LISTS:
         for each in result.get(kind, []):
             _require("a result", {kind: each}, {kind: (dict,)})
     for each in result.get("judged", []):

@@ -45,7 +45,7 @@ DECLARE
     served text[] := (SELECT CASE WHEN d.is_outside THEN d.jobs ELSE dataflow._with_likes(d.jobs) END FROM dataflow.daemon d WHERE d.daemon = _shares.daemon);
     outside boolean := (SELECT d.is_outside FROM dataflow.daemon d WHERE d.daemon = _shares.daemon);
     -- What begin_run() claims counts for what executes it.
-    limited constant text := CASE WHEN outside THEN current_setting('dataflow.executor') ELSE _shares.daemon END;
+    limited constant text := CASE WHEN outside THEN current_setting('dataflow.executor', true) ELSE _shares.daemon END;
     free integer;
     running jsonb;
 BEGIN
@@ -442,6 +442,7 @@ AS $$
 DECLARE
     daemon_environment text;
     outside boolean;
+    limited text;
     stopper text;
     noes text;
     unanswered jsonb;
@@ -471,6 +472,7 @@ BEGIN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF412', HINT = 'run it on a host of that environment';
     END IF;
     outside := (SELECT d.is_outside FROM dataflow.daemon d WHERE d.daemon = claim_run.daemon);
+    limited := CASE WHEN outside THEN current_setting('dataflow.executor', true) ELSE claim_run.daemon END;
     IF NOT outside AND EXISTS (SELECT FROM dataflow.job j WHERE j.jobid = claim_run.of_job AND j.kind = 'outside') THEN
         RAISE EXCEPTION 'job % is executed outside: no daemon runs it', of_job USING ERRCODE = 'DF409', HINT = format('dataflowctl begin %s', of_job);
     END IF;
@@ -479,7 +481,7 @@ BEGIN
     END IF;
     SELECT CASE WHEN l.paused THEN l.scope || ' is paused' ELSE format('the limit of %s, %s, is reached', l.scope, dataflow._counted(l.concurrency, 'attempt')) END INTO stopper
         FROM dataflow.limits l
-        WHERE l.scope IN ('global', 'job:' || claim_run.of_job, 'daemon:' || CASE WHEN outside THEN current_setting('dataflow.executor') ELSE claim_run.daemon END) AND (l.paused OR l.concurrency <= l.running)
+        WHERE l.scope IN ('global', 'job:' || claim_run.of_job, 'daemon:' || limited) AND (l.paused OR l.concurrency <= l.running)
         ORDER BY l.scope <> 'global' LIMIT 1;
     IF stopper IS NOT NULL THEN
         RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait, or see `dataflowctl concurrency` and `dataflowctl resume`';

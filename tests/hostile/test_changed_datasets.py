@@ -115,11 +115,9 @@ class Host:
         async def ask() -> Order:
             orders = Orders(Current(self.settings))
             try:
-                order = await orders.order(attempt, *await orders.job("steal", declared), declared)
+                return (await orders.ordered(attempt, declared)).order
             finally:
                 await orders.close()
-            assert order is not None
-            return order
 
         return anyio.run(ask)
 

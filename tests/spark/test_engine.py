@@ -17,7 +17,8 @@ import pytest
 import dataflowd.flow
 from dataflowd.engine.command import CommandEngine, log_path
 from dataflowd.engine.orders import Orders
-from dataflowd.engine.spark import IS_STARTING, PROBE_AFTER_SECONDS, SparkEngine
+from dataflowd.engine.runners import IS_STARTING, PROBE_AFTER_SECONDS
+from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
 from dataflowd.host.settings import Current
 from dataflowd.model.attempt import Attempt
@@ -480,8 +481,10 @@ async def test_an_attempt_that_cannot_be_heard_is_ended_in_its_runner_and_its_ne
             group.start_soon(here.run, attempts["loop-2"])
             await begun(shop_settings, "loop-2")
             [runner] = here.engine.runners()
-            with anyio.fail_after(60), pytest.raises(RuntimeError, match="no metrics today"):
-                await here.engine.run(attempts["loop-1"], fail)
+            with anyio.fail_after(60):
+                unheard = await here.engine.run(attempts["loop-1"], fail)
+            assert (unheard.outcome, unheard.code) == ("FAILED", "ENGINE_FAILED")
+            assert "no metrics today" in str(unheard.error)
             assert list(runner.pending) == [attempts["loop-2"].attempt]
             assert (await here.run(attempts["good-1"])).outcome == "DONE"
             assert here.engine.runners() == [runner]

@@ -221,7 +221,7 @@ def test_no_place_for_the_socket_is_said(data_dir: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     with pytest.raises(EmbeddedError, match="longer than 107 bytes") as caught:
         postgres.ensure_running(deep)
-    assert "shorter data_dir" in caught.value.remedy
+    assert "choose another data_dir" in caught.value.remedy
 
 
 def test_a_socket_directory_of_somebody_else_is_refused(data_dir: Path) -> None:

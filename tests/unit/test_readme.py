@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 
 from dataflowd.daemon.metrics import Metrics
 from dataflowd.host.settings import Settings, description
+from dataflowd.model.endings import AGAIN, BY_TRIES, ENDINGS, NEVER
 from dataflowd.model.errors import EXIT
 from tests import readme
 from tests.bench import gather
@@ -16,6 +18,7 @@ BENCHMARKS = DOCS / "benchmarks.md"
 CONTRIBUTING = DOCS / "contributing.md"
 MOST_LINES = 200  # of README: it is read in one sitting, the rest stands on pages
 SETTINGS = re.compile(r"(?<=<!-- settings -->\n).*(?=<!-- /settings -->)", re.DOTALL)
+ENDINGS_TABLE = re.compile(r"(?<=<!-- endings -->\n).*(?=<!-- /endings -->)", re.DOTALL)
 FIGURES = re.compile(r"(?<=<!-- bench -->\n).*(?=<!-- /bench -->)", re.DOTALL)
 
 
@@ -28,6 +31,16 @@ def settings_table() -> str:
             else ""
         )
         rows.append(f"| `{name}` | {default} | {description(name)} |")
+    return "\n".join(rows) + "\n"
+
+
+def endings_table() -> str:
+    again = {AGAIN: "yes, whatever max_attempts", BY_TRIES: "while max_attempts allows it", NEVER: "no"}
+    rows = ["| what happened | outcome | code | tried again |", "| --- | --- | --- | --- |"]
+    for ending in ENDINGS:
+        retry = {"DONE": "", "RETURNED": "yes, no try is spent"}.get(ending.outcome, again[ending.retry])
+        code = f"`{ending.code}`" if ending.code else ""
+        rows.append(f"| {ending.what} | {ending.outcome} | {code} | {retry} |")
     return "\n".join(rows) + "\n"
 
 
@@ -51,6 +64,23 @@ def test_every_setting_is_documented_as_the_program_documents_it() -> None:
     found = SETTINGS.search(reference())
     assert found is not None
     assert found[0] == settings_table(), "renew it with `python -m tests.unit.test_readme`"
+
+
+def test_every_way_to_end_stands_in_the_reference_as_the_program_knows_it() -> None:
+    found = ENDINGS_TABLE.search(reference())
+    assert found is not None
+    assert found[0] == endings_table(), "renew it with `python -m tests.unit.test_readme`"
+
+
+def test_every_code_that_is_raised_stands_in_the_table() -> None:
+    known = {ending.code for ending in ENDINGS}
+    for path in (ROOT / "dataflowd").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match call:
+                case ast.Call(func=ast.Name(id="AttemptError"), args=[ast.Constant(value=str(code)), *_]):
+                    assert code in known, (path, code)
+                case ast.Call(func=ast.Name(id="failed"), args=[_, ast.Constant(value=str(code)), *_]):
+                    assert code in known, (path, code)
 
 
 def test_the_figures_are_those_that_were_measured() -> None:
@@ -91,4 +121,5 @@ def test_every_make_target_is_documented() -> None:
 
 if __name__ == "__main__":
     REFERENCE.write_text(SETTINGS.sub(lambda _: settings_table(), reference()), encoding="utf-8")
+    REFERENCE.write_text(ENDINGS_TABLE.sub(lambda _: endings_table(), reference()), encoding="utf-8")
     BENCHMARKS.write_text(FIGURES.sub(lambda _: figures_table(), benchmarks()), encoding="utf-8")

@@ -1,0 +1,116 @@
+"""What the process that becomes a script is started with, and what it says before: `python -m dataflowd.runner.script`.
+
+The order goes to it in a file in memory; a pipe brings back what it found, and what is wrong, if anything. The command
+engine starts it for attempts, `dataflowctl exec` for a person.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dataflowd.model.faults import AttemptError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from dataflowd.host.keyfile import KeySource
+    from dataflowd.model.work_order import Order
+
+INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "HOME")
+FAULT_BYTES = 65536
+
+
+@dataclass(frozen=True)
+class Program:
+    """What is executed: `before`, the words of the flow, filled in, and what a person has added, as it is; and its environment
+    beside the order's variables.
+    """
+
+    before: tuple[str, ...]
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    after: tuple[str, ...] = ()
+
+    def document(self, order: Order, key: KeySource, lent: Sequence[str] = ()) -> dict[str, Any]:
+        """`lent`: copies of the key file, which the process removes before it becomes the script."""
+        return {
+            "order": order.document(),
+            "before": self.before,
+            "words": self.words,
+            "after": self.after,
+            "env": dict(self.env),
+            "key": key.document(),
+            "lent": tuple(lent),
+        }
+
+
+class Said:
+    """What the process says before it becomes a script: a line with what it found, and one with what is wrong, if anything.
+
+    `begun`: it has become the script; on_start is called at that moment.
+    """
+
+    def __init__(self, on_start: Callable[[], None], on_found: Callable[[dict[str, Any]], None]) -> None:
+        self._rest = b""
+        self._on_start = on_start
+        self._on_found = on_found
+        self.fault: dict[str, Any] | None = None
+        self.begun = False
+
+    def begin(self) -> None:
+        if not self.begun:
+            self.begun = True
+            self._on_start()
+
+    def hear(self, more: bytes) -> None:
+        """A process that is killed may leave half a line, which says nothing."""
+        *lines, self._rest = (self._rest + more).split(b"\n")
+        for line in map(json.loads, lines):
+            if "found" in line:
+                self._on_found(line["found"])
+            else:
+                self.fault = line
+
+    def require_none(self) -> None:
+        """Raises the fault that the process told instead of becoming the script."""
+        if self.fault is not None:
+            raise AttemptError(**self.fault)
+
+
+@dataclass(frozen=True)
+class Start:
+    argv: list[str]
+    env: dict[str, str]
+    pass_fds: tuple[int, int]
+    receive: int  # where the process is heard
+    close_send: Callable[[], None]  # once the process has its copy: the pipe ends when it becomes the script
+
+
+@contextmanager
+def starting(document: dict[str, Any]) -> Iterator[Start]:
+    """The file with the order is in memory: the order is as large as it is, and nobody else can name it."""
+    receive, send = os.pipe()
+    with (
+        os.fdopen(receive, "rb", buffering=0),
+        os.fdopen(send, "wb", buffering=0) as sending,
+        os.fdopen(os.memfd_create("order", 0), "wb") as file,
+    ):
+        file.write(json.dumps(document).encode())
+        file.flush()
+        file.seek(0)
+        fds = (file.fileno(), send)
+        words = [sys.executable, "-I", "-m", "dataflowd.runner.script", *map(str, fds)]
+        yield Start(words, {"PATH": os.environ.get("PATH", os.defpath)}, fds, receive, sending.close)
+
+
+def rest(receive: int) -> bytes:
+    """Until the process has closed the other end: it has ended, or has become the script."""
+    found = b""
+    while more := os.read(receive, FAULT_BYTES):
+        found += more
+    return found

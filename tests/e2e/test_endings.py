@@ -1,0 +1,213 @@
+"""Whatever a job is, it ends as the table of dataflowd.model.endings says. No Spark starts here: what a running job does
+to its end is in tests/spark/test_engine.py and tests/e2e/test_script.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from pydantic import SecretStr
+
+import dataflowd.flow
+from dataflowd.engine.command import CommandEngine
+from dataflowd.engine.orders import Orders
+from dataflowd.engine.spark import SparkEngine
+from dataflowd.flow.loaded import Declared
+from dataflowd.host.settings import Current
+from dataflowd.model.attempt import Attempt
+from dataflowd.model.endings import ENDINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dataflowd.engine import Engine
+    from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Result
+    from dataflowd.model.work_order import Order
+    from tests.fix_world import World
+
+FLOW = """
+[flow]
+name = "roads"
+[dataset.raw]
+format = "csv"
+location = "{root}/raw/{dataid}.csv"
+[dataset.of_python]
+location = "{root}/of_python"
+[dataset.of_sql]
+location = "{root}/of_sql"
+[dataset.of_command]
+location = "{root}/of_command"
+[dataset.of_submit]
+location = "{root}/of_submit"
+[job.python]
+python = "code:work"
+inputs = ["raw"]
+outputs = ["of_python"]
+[job.sql]
+sql = "code.sql"
+inputs = ["raw"]
+outputs = ["of_sql"]
+[job.command]
+command = ["./code.sh"]
+inputs = ["raw"]
+outputs = ["of_command"]
+[job.submit]
+spark_submit = ["code.py"]
+inputs = ["raw"]
+outputs = ["of_submit"]
+"""
+FILES = {
+    "flow.toml": FLOW,
+    "code.py": "from dataflowd import job\n\n\n@job\ndef work(ctx):\n    pass\n",
+    "code.sql": "SELECT * FROM raw",
+    "code.sh": "#!/bin/sh\nexit 0\n",
+}
+JOBS = ("python", "sql", "command", "submit")
+KNOWN = {(ending.outcome, ending.code, ending.retry) for ending in ENDINGS}
+
+
+@dataclass
+class Site:
+    world: World
+    settings: Settings
+    declared: Declared
+    attempts: dict[str, Attempt]
+
+    @property
+    def directory(self) -> Path:
+        return self.settings.flows[0].parent
+
+    def engines(self, job: str) -> list[Engine]:
+        """Those that run such a job."""
+        current = Current(self.settings)
+        orders = Orders(current)
+        commands = CommandEngine(current, self.declared, orders, is_looked_at=True)
+        spark = SparkEngine(current, self.declared, orders, commands)
+        return [spark, commands] if job in {"command", "submit"} else [spark]
+
+
+@pytest.fixture
+def site(world: World, settings: Settings, tmp_path: Path) -> Site:
+    directory = tmp_path / "flow"
+    directory.mkdir()
+    for name, text in FILES.items():
+        (directory / name).write_text(text)
+    (directory / "code.sh").chmod(0o755)
+    current = settings.model_copy(
+        update={"data_dir": tmp_path / "data", "flows": [directory / "flow.toml"], "runners": 1}
+    )
+    declared = Declared(current)
+    dataflowd.flow.apply(world.connection, declared.flows["roads"])
+    raw = Path(current.effective_root) / "raw"
+    raw.mkdir(parents=True)
+    (raw / "1.csv").write_text("1\n")
+    world.ready("raw", "1")
+    claimed = world.daemon().claim(len(JOBS))
+    attempts = {
+        found.job: Attempt(
+            found.attempt,
+            str(found.token),
+            found.job,
+            found.dataid,
+            found.number,
+            found.tag,
+            found.inputs,
+            found.params,
+        )
+        for found in claimed
+    }
+    return Site(world, current, declared, attempts)
+
+
+def spoil_code(site: Site) -> None:
+    """As on a disk with an error: to read the first byte of a process's memory fails with EIO, also for root."""
+    for name in ("code.py", "code.sql", "code.sh"):
+        (site.directory / name).unlink()
+        (site.directory / name).symlink_to("/proc/self/mem")
+
+
+def move_input(site: Site) -> None:
+    site.world.connection.execute("UPDATE dataflow.dataset SET format = 'json' WHERE datasetid = 'raw'")
+
+
+def lose_claim(site: Site) -> None:
+    other = "00000000-0000-0000-0000-000000000001"
+    site.attempts = {job: replace(attempt, token=other) for job, attempt in site.attempts.items()}
+
+
+def forget_job(site: Site) -> None:
+    site.declared.flows.clear()
+
+
+def stop_database(site: Site) -> None:
+    site.settings = site.settings.model_copy(update={"dsn": SecretStr("host=localhost port=1 dbname=none")})
+
+
+def remove_java(site: Site) -> None:
+    site.settings = site.settings.model_copy(update={"java_home": site.directory / "no_java"})
+
+
+@pytest.mark.parametrize(
+    ("happens", "outcome", "code", "jobs"),
+    [
+        (spoil_code, "FAILED", "INVALID_CODE", JOBS),
+        (move_input, "FAILED", "INVALID_ORDER", JOBS),
+        (forget_job, "FAILED", "NOT_FOUND", JOBS),
+        (remove_java, "FAILED", "EMBEDDED_FAILED", ("python", "sql", "submit")),
+        (lose_claim, "RETURNED", None, JOBS),
+        (stop_database, "RETURNED", None, JOBS),
+    ],
+)
+async def test_every_kind_of_job_ends_alike(
+    site: Site, happens: Callable[[Site], None], outcome: str, code: str | None, jobs: tuple[str, ...]
+) -> None:
+    happens(site)
+    for job in jobs:
+        for engine in site.engines(job):
+            result = await _run(engine, site.attempts[job])
+            assert (job, result.outcome, result.code) == (job, outcome, code), result.error
+            assert (result.outcome, result.code, result.retry) in KNOWN
+
+
+async def _run(engine: Engine, attempt: Attempt) -> Result:
+    def on_start() -> None:
+        pytest.fail("the job's code must not begin")
+
+    try:
+        return await engine.run(attempt, on_start)
+    finally:
+        await engine.close()
+
+
+class CountingOrders(Orders):
+    asked: list[str]
+
+    async def _call(self, name: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+        self.asked.append(name)
+        return await super()._call(name, parameters)
+
+
+async def test_attempts_that_were_claimed_together_get_their_orders_in_one_call(site: Site) -> None:
+    orders = CountingOrders(Current(site.settings))
+    orders.asked = []
+    found: dict[str, Order] = {}
+
+    async def one(job: str) -> None:
+        found[job] = (await orders.ordered(site.attempts[job], site.declared)).order
+
+    try:
+        async with anyio.create_task_group() as group:
+            for job in JOBS:
+                group.start_soon(one, job)
+    finally:
+        await orders.close()
+    assert {job: order.attempt for job, order in found.items()} == {
+        job: attempt.attempt for job, attempt in site.attempts.items()
+    }
+    # What each job's code is now is told once, and not again with the next attempt.
+    assert sorted(orders.asked) == ["code_versions"] * len(JOBS) + ["work_orders"]
