@@ -794,7 +794,7 @@ def test_a_server_that_refuses_a_login_has_answered(
     ("made_by", "serves_from", "expected"),
     [
         ("9.1.0", "9.0.0", "is of 9.1.0, and does not serve releases before 9.0.0"),
-        ("0.0.1", "0.0.1", "is of 0.0.1"),
+        ("0.0.1", "0.0.1", "is of release 0.0.1"),
         ("9.1.0", "0.1.0", ""),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_file_that_was_exchanged_is_refused_until_it_is_registered_anew(place:
     place.ctl("ready", "raw", DAY)
     place.put("1\n2\n")
     refused = place.ctl("run", "load", "--dataid", DAY, status=11)
-    assert f"is not what was registered as raw/{DAY}: bytes 2 then, 4 now" in refused.stdout
+    assert f"is not the data that was registered as raw/{DAY}: bytes 2 then, 4 now" in refused.stdout
     place.ctl("ready", "raw", DAY)
     place.ctl("resubmit", "load", "--dataid", DAY, "--yes")
     place.ctl("run", "load", "--dataid", DAY)
