@@ -355,9 +355,10 @@ def test_the_runs_of_a_daemon_that_is_frozen_are_taken_over_and_it_stops_them_wh
     shop.ready(1)
     [child] = eventually(lambda: pids(tmp_path))
     session = shop.value("SELECT session_pid FROM dataflow.daemon")
+    # The heir starts first: on a busy machine its start takes longer than the time between LOST and the end of the session.
+    heir = start_daemon(name="d2", env=NO_POLL | SHORT_LEASE)
     frozen.signal(signal.SIGSTOP)
     try:
-        heir = start_daemon(name="d2", env=NO_POLL | SHORT_LEASE)
         # Its lease has ended, but its session still holds the locks.
         eventually(lambda: states(shop)["d1"] == "LOST")
         [hand] = shop.value("SELECT dataflow.overview()")["needs_hand"]
