@@ -145,7 +145,11 @@ def readable() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise AttemptError("INVALID_CODE", f"the job's code cannot be read: {error}") from None
+        raise AttemptError(
+            "INVALID_CODE",
+            f"the job's code cannot be read: {error}",
+            "put the file back, or let the user who runs the jobs read it",
+        ) from None
 
 
 def version_of(flow: Flow, job: Job) -> Version:

@@ -15,8 +15,8 @@ LEAST = 500  # a collector that finds nothing would find nothing wrong
 # Where there is nothing to type, or the text comes from elsewhere with its remedy.
 WITHOUT_REMEDY = {
     "sql/functions/declare.sql RAISE": "each caller gives the remedy",
-    "dataflowd/cli/aside.py AttemptError": "what the process that becomes the command has said, remedy and all",
-    "dataflowd/engine/command.py AttemptError": "what the process that becomes the script has said, remedy and all",
+    "dataflowd/engine/script_process.py AttemptError": "what the process that becomes the script has said, remedy and all",
+    "dataflowd/engine/orders.py ClaimLostError": "the daemon gives the run back; nobody reads it but in the log",
     "dataflowd/storage/foreign_types.py ForeignTypeError": "caught, and told with a remedy",
     "dataflowd/runner/explain.py AttemptError": "a cancelled attempt: its chunk says who did it",
     "sql/functions/apply.sql RAISE": "the remedy is the conflict's",
