@@ -238,12 +238,13 @@ def test_why_shows_what_only_the_host_of_the_last_attempt_could_see(
     daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
 ) -> None:
     ready(connection, "raw_orders", "2032-01-01")
-    error = "raw_orders/2032-01-01 is READY, but there is nothing at /x\n  remedy: restore it"
+    error = "raw_orders/2032-01-01 is READY, but there is nothing at /x"
     daemon.finish(
         [one for one in daemon.claim() if one["dataid"] == "2032-01-01"],
         "FAILED",
         code="WRONG_DATA",
         error=error,
+        remedy="restore it",
     )
     second = asked(run_ctl, "why", "clean_orders", "2032-01-01")["questions"][1]
     assert (second["answer"], second["code"], second["remedy"]) == (False, "WRONG_DATA", "restore it")
@@ -315,7 +316,7 @@ def test_why_gives_the_advice_that_came_with_the_error(
     ready(connection, "raw_orders", "2032-01-01", "2032-01-02")
     silent, later = daemon.claim(2)
     connection.execute("UPDATE dataflow.attempt SET started = now()")
-    daemon.finish([silent], "FAILED", code="NO_OUTPUT", error="it wrote nothing\n  remedy: write into X")
+    daemon.finish([silent], "FAILED", code="NO_OUTPUT", error="it wrote nothing", remedy="write into X")
     daemon.finish([later], "FAILED", code="RETRY_LATER", error="exit status 75", retry=True)
     assert asked(run_ctl, "why", "clean_orders", silent["dataid"])["remedy"].startswith("write into X, then ")
     detail = asked(run_ctl, "why", "clean_orders", later["dataid"])["detail"]
