@@ -59,7 +59,7 @@ def status(  # noqa: PLR0913 - each is an option of the command
     With --exit-code the exit status is 1 if anything is listed as needing a hand, and 0 if not; any other status says that
     the question could not be asked. Listed are runs that FAILED and are not tried again, runs that no daemon starts, a
     daemon that is lost with its attempts, a pause or a limit of 0 for everything, chunks on hold (HELD) and records that
-    were set aside (QUARANTINED). What is meant to stay as it is, --ignore leaves out; a code that there is not is refused with the list.
+    were set aside (QUARANTINED). What is meant to stay as it is, --ignore leaves out; what is not a code is refused.
 
     Examples:
     dataflowctl status

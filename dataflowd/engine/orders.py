@@ -137,6 +137,10 @@ class Orders:
         try:
             await self._take(together)
         except DatabaseUnreachableError as error:
+            if self._link.is_up and len(together) > 1:
+                # The server answers, but not this: one order may be at fault, or all of them take too long.
+                await self._take([asked])
+                return
             # The others need not find out one after the other.
             for each in together:
                 each.failure = error

@@ -57,7 +57,7 @@ ENDINGS: tuple[Ending, ...] = (
     _failed("INVALID_REPORT", "a line that the script wrote to DATAFLOW_REPORT cannot be read", NEVER),
     _failed("MISSING_JARS", "Spark has no jars for the format or the location of a dataset", NEVER),
     _failed("NOT_FOUND", "this host's flow files declare no such job", NEVER),
-    _failed("EMBEDDED_FAILED", "this host has no Java that Spark can use", NEVER),
+    _failed("EMBEDDED_FAILED", "this host has no Java that Spark can use"),
     _failed("INVALID_SETTINGS", "a setting of this host cannot be used", NEVER),
     _failed("INVALID_FLOW", "a flow file of this host has mistakes", NEVER),
     _failed("NOT_ALLOWED", "a role, a server or the kind of this daemon does not allow it"),

@@ -70,7 +70,7 @@ BEGIN
             started = coalesce(a.started, r.started),
             code = CASE r.outcome WHEN 'DONE' THEN NULL ELSE coalesce(r.code, r.outcome) END,
             error = r.error,
-            remedy = r.remedy,
+            remedy = CASE r.outcome WHEN 'FAILED' THEN coalesce(r.remedy, dataflow._remedy_in(r.error)) END,
             code_hash = r.code_hash,
             config_hash = r.config_hash,
             usage = coalesce(r.usage, '{}'),

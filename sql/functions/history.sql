@@ -157,7 +157,7 @@ BEGIN
             -- Whether any daemon was running at that moment.
             SELECT bool_or(d.state IN ('STARTED', 'RELOADED')) INTO alive FROM (
                 SELECT DISTINCT ON (e.scope) e.to_status AS state FROM dataflow.event e
-                WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'daemon' AND e.to_status NOT IN ('RESTORED', 'ENDED') AND e.at <= middle
+                WHERE e.jobid = '' AND e.dataid = '' AND e.kind = 'daemon' AND e.scope IS NOT NULL AND e.to_status NOT IN ('RESTORED', 'ENDED') AND e.at <= middle
                 ORDER BY e.scope, e.at DESC, e.event DESC
             ) AS d;
             SELECT e.at, e.reason INTO came FROM dataflow.event e

@@ -92,8 +92,9 @@ BEGIN
     FROM dataflow.job j WHERE j.jobid = mine.jobid AND mine.ended IS NULL;
 END $$;
 
--- Takes back attempts of a job that were begun outside and whose lease has ended. There may be no daemon that calls rescue().
-CREATE OR REPLACE FUNCTION dataflow._rescue_outside(jobid text) RETURNS void
+-- Takes back attempts that were begun outside and whose lease has ended: those of the job, which the run may wait for, and those of the
+-- executor, which count against its limit. There may be no daemon that calls rescue().
+CREATE OR REPLACE FUNCTION dataflow._rescue_outside(jobid text, executor text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -104,7 +105,7 @@ DECLARE
 BEGIN
     WITH expired AS MATERIALIZED (
         SELECT a.attempt, a.jobid, a.dataid FROM dataflow.attempt a
-        WHERE a.ended IS NULL AND a.jobid = _rescue_outside.jobid AND a.lease_until < clock_timestamp()
+        WHERE a.ended IS NULL AND (a.jobid = _rescue_outside.jobid OR a.daemon = _rescue_outside.executor) AND a.lease_until < clock_timestamp()
     ), free AS MATERIALIZED (
         SELECT e.attempt, pg_try_advisory_xact_lock(dataflow._run_lock(e.jobid, e.dataid)) AS is_free FROM expired e
     )
@@ -151,7 +152,7 @@ BEGIN
     -- The claim lock is held until the transaction ends. If a person left it open, all daemons would stop; the time-outs prevent that.
     PERFORM set_config(s.name, m.milliseconds, true) FROM (VALUES ('idle_in_transaction_session_timeout', '5000'), ('transaction_timeout', '60000')) AS m (name, milliseconds)
         JOIN pg_settings s ON s.name = m.name WHERE s.setting = '0' OR s.setting::bigint > m.milliseconds::bigint;
-    PERFORM dataflow._rescue_outside(_begin_run.of_job);
+    PERFORM dataflow._rescue_outside(_begin_run.of_job, _begin_run.executor);
 
     INSERT INTO dataflow.daemon AS d (daemon, hostname, pid, session_pid, environment, jobs, lease, lease_until, is_outside)
     VALUES (passing, '', 0, pg_backend_pid(), _begin_run.environment, ARRAY[_begin_run.of_job], interval '1 hour', clock_timestamp() + interval '1 hour', true)

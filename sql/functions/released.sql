@@ -1,4 +1,5 @@
--- Private functions of release 0.1.0, in its signatures, for calls that are under way while the schema is upgraded.
+-- What serves release 0.1.0 alone: its private functions, in its signatures, for calls that are under way while the schema is upgraded; and what
+-- its daemons write otherwise than this release.
 --
 -- A call that began before the upgrade goes on with its old body, and looks up the functions which that body calls by name and arguments
 -- when it gets there. Without the functions of this file a daemon's claim would fail at the moment of the upgrade. The release after 0.2
@@ -24,3 +25,8 @@ RETURNS SETOF record
 LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT s.jobid, s.share FROM dataflow._shares(daemon, environment, want, from_start, '{}', 0) AS s $$;
+
+-- Daemons of release 0.1.0 write the remedy, and the resubmission behind it, into the last line of the error.
+CREATE OR REPLACE FUNCTION dataflow._remedy_in(error text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $$ SELECT regexp_replace(substring(error FROM E'\n  remedy: (.*)$'), '[,;] then resubmit( the chunk)?$', '') $$;

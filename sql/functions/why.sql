@@ -295,8 +295,10 @@ BEGIN
             WHEN 'INVALID_PATH' THEN 'correct the dataset in its flow, and dataflowctl apply it'
             WHEN 'NOT_VALIDATED' THEN format('when it is right: dataflowctl ready %s', unvalidated)
             WHEN 'LOCKED' THEN CASE WHEN is_retired THEN 'dataflowctl apply a flow that declares it'
-                -- No output is locked in these states, so that it is the input.
-                WHEN held.datasetid IS NOT NULL AND run.state NOT IN ('READY', 'RUNNING', 'FAILED', 'HELD') THEN format('dataflowctl release --dataset %s --dataid %s', held.datasetid, held.dataid)
+                -- In these states an output is locked only while somebody reads it, or if another output is held: then the input is not the cause.
+                WHEN held.datasetid IS NOT NULL AND run.state NOT IN ('READY', 'RUNNING', 'FAILED', 'HELD') AND NOT EXISTS (
+                    SELECT FROM dataflow.job_output o JOIN dataflow.datastatus s ON s.datasetid = o.datasetid AND s.dataid = why.dataid
+                    WHERE o.jobid = why.jobid AND (s.locktype = 'IN' AND s.status = 'RUNNING' OR s.locktype = 'OUT' AND s.status IN ('HOLD', 'PENDING'))) THEN format('dataflowctl release --dataset %s --dataid %s', held.datasetid, held.dataid)
                 ELSE CASE run.state
                 WHEN 'READY' THEN CASE WHEN old.because IS NULL THEN 'nothing to do' ELSE renewal END
                 WHEN 'RUNNING' THEN format('wait, or dataflowctl cancel %s --dataid %s', why.jobid, why.dataid)

@@ -425,7 +425,7 @@ async def test_runners_are_replaced_by_count_age_memory_silence_and_idleness(
     world: World, shop_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dataflowd.engine.runner.PROBE_SECONDS", 5.0)
-    monkeypatch.setattr("dataflowd.engine.spark.SWEEP_SECONDS", 0.1)
+    monkeypatch.setattr("dataflowd.engine.runners.SWEEP_SECONDS", 0.1)
     path = shop_settings.flows[0]
     path.write_text(FLOW.replace("max_attempts = 2", "max_attempts = 2\nreuse = 3"))
     async with shop(world, shop_settings) as here:

@@ -206,6 +206,26 @@ def test_a_chunk_that_is_being_read_is_not_rewritten_before_its_readers_are_thro
     assert daemon.runs() == {("clean_orders", DAY)}
 
 
+def test_why_advises_to_wait_for_the_reader_and_not_to_release_another_hold(pipeline: World) -> None:
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    daemon.finish(daemon.claim_one())
+    daemon.claim_one()
+    pipeline.set_status("clean", DAY, "RESUBMIT")
+    pipeline.do("SELECT dataflow.hold('raw', %s, 'a bad feed')", DAY)
+    said = "SELECT detail || ': ' || remedy FROM dataflow.why('clean_orders', %s) WHERE number = 5"
+    assert pipeline.value(said, DAY) == f"clean/{DAY} is being read by job sum_orders: wait until it is free"
+
+
+def test_a_daemon_of_the_first_release_tells_the_remedy_in_its_error(pipeline: World) -> None:
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    told = "nothing is there\n  remedy: restore it, then resubmit"
+    failed: dict[str, Any] = {"outcome": "FAILED", "code": "INVALID_PATH", "error": told, "retry": False}
+    assert daemon.finish(daemon.claim_one(), **failed) == "accepted"
+    assert pipeline.value("SELECT remedy FROM dataflow.attempt") == "restore it"
+
+
 def test_the_happy_path(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()

@@ -154,6 +154,20 @@ def test_a_limit_by_the_name_of_what_executes_counts_its_runs_and_nobody_elses(p
     assert len(pipeline.daemon().claim()) == 3
 
 
+def test_what_an_executor_left_behind_of_another_job_does_not_count_when_its_lease_has_ended(
+    outside: World,
+) -> None:
+    """No daemon is here that would call rescue()."""
+    outside.dataset("scores", format="none", location=None)
+    outside.job("score", "raw", "scores", kind="outside")
+    outside.do("SELECT dataflow.set_concurrency('daemon:notebook', 1)")
+    outside.ready("raw", "1")
+    begin(outside, "train", "1")
+    assert begun(outside, "score") == []
+    lease_ends(outside)
+    assert begin(outside, "score")["dataid"] == "1"
+
+
 def test_two_that_begin_at_once_under_one_name_keep_to_its_limit(outside: World) -> None:
     outside.ready("raw", "1", "2")
     outside.do("SELECT dataflow.set_concurrency('daemon:notebook', 1)")
