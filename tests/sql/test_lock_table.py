@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
