@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sysconfig
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 MESSAGE_CHARACTERS = 4000
 _OURS = str(Path(dataflowd.__file__).parent) + "/"
 _INSIDE = ("/pyspark/", "/py4j/", "/importlib/", "<frozen")
+_LIBRARY = sysconfig.get_path("stdlib") + "/"
+_INSTALLED = ("site-packages", "dist-packages")  # below the library's directory, and may be the author's own
 
 
 class CancelledError(BaseException):
@@ -72,5 +75,12 @@ def message_of(error: BaseException) -> str:
 
 def _author_frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
     for frame in traceback.extract_tb(error.__traceback__):
-        if not frame.filename.startswith(_OURS) and not any(part in frame.filename for part in _INSIDE):
+        if not _is_foreign(frame.filename):
             yield frame
+
+
+def _is_foreign(path: str) -> bool:
+    """Whether the file is one of ours, of Spark's or of Python's own library."""
+    if path.startswith(_OURS) or any(part in path for part in _INSIDE):
+        return True
+    return path.startswith(_LIBRARY) and not path.removeprefix(_LIBRARY).startswith(_INSTALLED)
