@@ -1,7 +1,7 @@
 """Engines execute attempts. The daemon decides what runs and when; an engine knows only how.
 
-`run` takes one attempt to its end and never raises for a job that fails: that is a Result. When the cancel scope
-around it is cancelled, it stops the work for sure (each step bounded and verified) before it lets the
+`run` executes one attempt. If the job fails, `run` raises nothing and returns a Result that says so. When the cancel scope
+around `run` is cancelled, `run` first stops the work (each step has a time limit and is verified) and then lets the
 cancellation through, because the daemon then tells the database that nobody works on the run any more.
 
 This room knows processes of runners and scripts. It claims nothing, and writes no status.
@@ -20,63 +20,66 @@ if TYPE_CHECKING:
 
 class Engine(Protocol):
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
-        """Runs one attempt to its end; calls `on_start` when the job's own code begins."""
+        """Executes one attempt and returns its result; calls `on_start` when the job's own code begins."""
         ...
 
     async def close(self) -> None:
-        """Stops what is kept warm between attempts. No attempt is running any more."""
+        """Stops the warm processes. The caller makes sure that no attempt is running any more."""
         ...
 
     async def reload(self) -> None:
-        """Flows or code may have changed: what is warm with the old code takes no new attempts."""
+        """Called when flows or code may have changed: a warm process with old code takes no new attempts."""
         ...
 
 
 @runtime_checkable
 class InstantEngine(Protocol):
-    """An engine that needs no waiting: it is spared a task for each attempt."""
+    """An engine that may have the result at once, so that the daemon starts no task for the attempt."""
 
     def run_now(self, attempt: Attempt) -> Result | None:
-        """The result at once; None: this attempt has to be run."""
+        """Returns the result; None: call `run` for this attempt."""
         ...
 
 
 @dataclass(frozen=True)
 class Room:
-    """How many attempts of some jobs can be in processes at a time, those that are now among them."""
+    """How many attempts of these jobs the engine's processes can hold at a time, including those that they hold now."""
 
     jobs: frozenset[str]
     attempts: int
-    likes: frozenset[str] = frozenset()  # created like one of these, as far as they ran here
+    # Jobs that were created like one of `jobs` (dataflowctl job create --like): their attempts use the same processes.
+    likes: frozenset[str] = frozenset()
 
 
 @runtime_checkable
 class LookingEngine(Protocol):
     """An engine that looks at the data before a job's code begins."""
 
-    # Told an attempt and what was found (dataflowd.storage.evidence), once.
+    # Called once for an attempt, with its number and what was found (dataflowd.storage.evidence).
     on_found: Callable[[int, dict[str, Any]], None]
 
 
 @runtime_checkable
 class WarmEngine(Protocol):
-    """An engine that keeps processes between attempts: it says of each attempt whether it found one, or waits for one."""
+    """An engine that keeps processes between attempts."""
 
-    on_runner: Callable[[str], None]  # told "cold" or "warm"
-    # Told an attempt and how many processes there may be, which are all in use; 0: its own starts; None: it waits no longer.
+    # Called for each attempt: "warm" if a process was there, "cold" if one has to start.
+    on_runner: Callable[[str], None]
+    # Called with an attempt and why it waits. N > 0: all of the N processes that there may be are in use. 0: a process
+    # for it is starting. None: it waits no longer.
     on_wait: Callable[[int, int | None], None]
 
 
 @runtime_checkable
 class SizedEngine(Protocol):
-    """An engine that has room for so many attempts of some jobs."""
+    """An engine that has room for a limited number of attempts of some jobs."""
 
     on_room: Callable[[], None]  # called when there may be room for more
 
     def room(self) -> Room:
-        """What is beyond would only wait for a process, and another daemon might have one."""
+        """Returns how many attempts the daemon may claim. More would wait here, while another daemon may have a free process."""
         ...
 
     async def resize(self, runners: int | None, slots: int | None) -> None:
-        """What the control table says in the place of the settings; None: nothing."""
+        """Applies the values of the control table, which replace the settings; None: the setting applies."""
         ...

@@ -1,14 +1,13 @@
-"""An archive of the classes that Spark loads, from which every further JVM takes them.
+"""Makes an archive of the classes that Spark loads, from which every later JVM maps them.
 
-Finding, checking and linking thousands of classes is nearly half of what a Spark application costs until its first
-chunk is done. Java can map them from a file instead (class data sharing). That file belongs to one Java and one Spark, so
-a daemon makes it on the host itself: once, after it has started a runner without one, when no attempt has run for a
-while or after several such starts, with the time that others leave (dataflowd.runner.training). Java looks whether the
-file fits before it uses it, and goes without one that does not, or that is gone. There are only classes of Java and
-Spark in it, and nothing of a job.
+Finding, checking and linking thousands of classes takes nearly half of the time until a Spark application has done its first
+chunk. Java can map the classes from a file instead (class data sharing). The file fits one version of Java and of Spark, so a
+daemon makes it on its own host, once: after it has started a runner without an archive, when no attempt has run for
+QUIET_SECONDS or after STARTS such starts, with idle priority (dataflowd.runner.training). Java checks whether the file fits
+before it uses it, and starts without it otherwise. The archive holds only classes of Java and Spark, none of a job.
 
-It fits where the class path begins as it did when the file was made. Spark's own names a jar twice, which Java 21 does not
-take for the same; so Spark's jars are put before it, each once.
+The archive fits only if the class path begins as it did when the archive was made. Spark's own class path names a jar twice,
+which Java 21 does not accept as the same path; so Spark's jars are put in front of it, each once.
 """
 
 from __future__ import annotations
@@ -48,16 +47,16 @@ _log = log.logger(__name__)
 
 
 def archive(settings: Settings, java: Java) -> Path:
-    """Where the file for this Java and the installed Spark is, or would be."""
+    """Returns the path of the archive for this Java and the installed Spark, whether it exists or not."""
     jars = "\n".join(f"{path} {path.stat().st_mtime_ns}" for path in session.jars())
     key = f"{java.runtime or java.home}\n{java.version}\n{jars}"
     return settings.effective_class_archives / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsa"
 
 
 def applied(spark: Mapping[str, str], path: Path) -> dict[str, str]:
-    """Spark's configuration with the archive, if there is one. What the flow says about Java comes later, and wins."""
-    with suppress(OSError):
-        os.utime(path)  # so that it is known to be in use; not ours to touch in an image
+    """Returns Spark's configuration with the archive, if there is one. The flow's own options for Java come last, and win."""
+    with suppress(OSError):  # the archive of an image may be read-only
+        os.utime(path)  # marks the archive as in use
     if not path.is_file() or session.CLASS_PATH in spark:
         return dict(spark)
     ours = f"-XX:SharedArchiveFile={path} -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -70,14 +69,14 @@ def applied(spark: Mapping[str, str], path: Path) -> dict[str, str]:
 async def learn(
     settings: Settings, java: Java, is_busy: Callable[[], bool], starts: Callable[[], int]
 ) -> None:
-    """Makes the archive when the time has come for it. Whatever goes wrong with it leaves everything as it was."""
+    """Waits until the host is quiet, or until STARTS cold starts, and makes the archive. A failure is only logged."""
     log.leave_attempt()
     quiet = 0.0
     while quiet < QUIET_SECONDS and starts() < STARTS:
         await anyio.sleep(POLL_SECONDS)
         quiet = 0.0 if is_busy() else quiet + POLL_SECONDS
     try:
-        if not archive(settings, java).exists():  # another daemon's may have come first
+        if not archive(settings, java).exists():  # another daemon may have made it first
             await make(settings, java)
     except (OSError, TimeoutError) as error:
         _log.warning("classes.failed", error=str(error) or type(error).__name__)
@@ -93,10 +92,10 @@ async def make(settings: Settings, java: Java) -> None:
         ended = await _train(settings, java, directory)
         if ended.code == 0:
             shutil.move(directory / ARCHIVE, unfinished)
-            unfinished.chmod(READABLE)  # also where another user runs the jobs
+            unfinished.chmod(READABLE)  # another user may run the jobs
             unfinished.replace(path)
             _log.info("classes.archived", path=str(path), seconds=round(time.monotonic() - began, 1))
-            _forget_unused(path.parent)
+            _remove_unused(path.parent)
         else:
             _log.warning("classes.failed", error=str(ended), tail=ended.tail)
     finally:
@@ -105,7 +104,7 @@ async def make(settings: Settings, java: Java) -> None:
 
 
 async def _train(settings: Settings, java: Java, directory: Path) -> supervise.Exit:
-    """By this daemon's own account: job code has no part in it, and must not be able to change what comes of it."""
+    """Runs the training as the daemon's own user, so that job code cannot change the archive."""
     child = supervise.spawn(
         [sys.executable, "-m", TRAINING, str(directory / ARCHIVE)],
         env=submit.environment("local", {}, {"JAVA_HOME": str(java.home)}, directory, ""),
@@ -121,8 +120,8 @@ async def _train(settings: Settings, java: Java, directory: Path) -> supervise.E
     return ended
 
 
-def _forget_unused(directory: Path) -> None:
-    """Those of a Java or a Spark that is no more; and what a killed daemon has left unfinished."""
+def _remove_unused(directory: Path) -> None:
+    """Removes archives of a Java or a Spark that is no longer used, and files that a killed daemon has left unfinished."""
     for path in directory.iterdir():
         with suppress(OSError):
             if time.time() - path.stat().st_mtime > UNUSED_SECONDS:

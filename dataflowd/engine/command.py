@@ -1,10 +1,11 @@
 """Scripts: one supervised process for each attempt, with the environment that an existing script expects.
 
-The process is `dataflowd.runner.script` first: it prepares, opens passwords, and becomes the script. Exit status 0 publishes
-what lies in the attempt's directories; any other status, or a signal, is FAILED as dataflowd.model.endings says, with the
-last lines of the output as the error. What a script tells about its work, it writes to the file that DATAFLOW_REPORT names (see report.py).
+The process starts as `dataflowd.runner.script`, which prepares, opens passwords, and becomes the script. If the script exits
+with status 0, the files in the attempt's directories are published. Any other status, or a signal, is FAILED as
+dataflowd.model.endings says, with the last lines of the output as the error. A script reports about its work by writing to
+the file that DATAFLOW_REPORT names (see report.py).
 
-A `spark_submit` job is such a script for spark-submit: it gets its master and its configuration from there.
+A `spark_submit` job is a script too: its program is spark-submit, with the master and the configuration that submit.py gives.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class CommandEngine:
         *,
         is_looked_at: bool = False,
     ) -> None:
-        """`is_looked_at`: somebody asks the checks that need a look at what a script has written, when it has ended."""
+        """`is_looked_at`: the caller judges the checks that need to read what a script has written, after the script has ended."""
         self.on_found: Callable[[int, dict[str, Any]], None] = lambda _attempt, _found: None
         self._echo = echo
         self._is_looked_at = is_looked_at
@@ -82,7 +83,7 @@ class CommandEngine:
     async def run_ordered(
         self, attempt: Attempt, job: Job, order: Order, on_start: Callable[[], None]
     ) -> Result:
-        """Runs a script whose order is there already."""
+        """Runs a script whose order the caller has composed already."""
         said = Said(on_start, lambda found: self.on_found(attempt.attempt, found))
         with _scratch(self._settings) as directory:
             try:
@@ -96,7 +97,10 @@ class CommandEngine:
         await self._orders.close()
 
     async def reload(self) -> None:
-        """Each attempt reads its program anew; that what other code has made is stale is known before."""
+        """Tells the database the new versions of the code, so that it knows at once which chunks are stale.
+
+        The engine itself has nothing to reload: each attempt reads its program anew.
+        """
         with suppress(DatabaseUnreachableError):
             for flow in self._declared.flows.values():
                 await self._orders.tell(versions(flow))
@@ -132,12 +136,12 @@ class CommandEngine:
     ) -> Result:
         reader = Reader(directory / "report", order.outputs)
         key = lent_key.lend(KeySource.of(self._settings), directory, self._settings.runner_user)
-        told = replace(program, env={**program.env, VARIABLE: str(reader.path)})
-        document = told.document(order, key, lent_key.copies_in(directory))
+        reporting = replace(program, env={**program.env, VARIABLE: str(reader.path)})
+        document = reporting.document(order, key, lent_key.copies_in(directory))
         log = log_path(self._settings.effective_log_dir, attempt)
         ended = await self._become(document, Path(order.directory), log, reader, said)
         if ended.code != 0:
-            return exited(attempt, ended.code, ended.signal, _said(ended), usage=ended.usage)
+            return exited(attempt, ended.code, ended.signal, _error_text(ended), usage=ended.usage)
         report = await anyio.to_thread.run_sync(lambda: reader.look(is_last=True))
         made = await anyio.to_thread.run_sync(publish, order, report)
         return done(attempt, usage=ended.usage, **made)
@@ -145,7 +149,7 @@ class CommandEngine:
     async def _become(
         self, document: dict[str, Any], cwd: Path, log: Path, reader: Reader, said: Said
     ) -> supervise.Exit:
-        """Raises the fault that the process tells instead of becoming the script."""
+        """Starts the process and waits for its end. Raises the fault that the process reports instead of becoming the script."""
         with starting(document) as start:
             child = supervise.spawn(
                 start.argv,
@@ -164,9 +168,9 @@ class CommandEngine:
                     ended = await child.wait()
                     group.cancel_scope.cancel()
             except BaseException as error:
-                # Whatever went wrong beside it, it must not run on: its scratch directory goes, and its run is made again.
+                # After any error here the script must not go on: its scratch directory is removed, and its run is repeated.
                 await child.terminate(GRACE_SECONDS)
-                # It may have begun without our having heard of it, and written.
+                # The script may have begun, and written, before we read that it has.
                 said.hear(rest(start.receive))
                 if said.fault is None:
                     said.begin()
@@ -179,15 +183,15 @@ class CommandEngine:
         return ended
 
 
-def _said(ended: supervise.Exit) -> str:
-    """Lists show the first line: how it ended, and what it said last, which mostly is why."""
+def _error_text(ended: supervise.Exit) -> str:
+    """Returns how the script ended and its last lines. Lists show only the first line, so it has the last line, too."""
     lines = ended.tail.splitlines()
     first = ": ".join([str(ended), *(line.strip() for line in lines[-1:])])
     return "\n".join([first, *(lines if len(lines) > 1 else [])])
 
 
 async def _watch(reader: Reader, child: supervise.Child) -> None:
-    """Shows progress while the script runs; what is wrong with its report is said at the end."""
+    """Writes progress to the log while the script runs. Errors in its report are raised after its end, in _execute."""
     shown = None
     while True:
         await anyio.sleep(LOOK_SECONDS)
@@ -199,7 +203,7 @@ async def _watch(reader: Reader, child: supervise.Child) -> None:
 
 
 async def _beginning(receive: int, said: Said) -> None:
-    """The end of the file, with no fault in it, is the moment when the process becomes the script."""
+    """Reads until the pipe ends. If no fault came by then, the process has just become the script."""
     while True:
         await anyio.wait_readable(receive)
         more = os.read(receive, FAULT_BYTES)
@@ -212,7 +216,7 @@ async def _beginning(receive: int, said: Said) -> None:
 
 @contextmanager
 def _scratch(settings: Settings) -> Iterator[Path]:
-    """A directory of the attempt's own, gone with it."""
+    """Makes a directory for one attempt; removes it after the block."""
     directory = supervise.own_directory(private.make_spool(settings), scratch.COMMAND)
     try:
         runner_user.give(directory, settings.runner_user)

@@ -1,8 +1,7 @@
 """The engine that does nothing: attempts end inside the daemon, without a process.
 
-It measures the control plane alone, and lets tests and rehearsals of a flow run without Spark. With a duration each
-attempt takes so long; with a failure share so many of them fail, chosen by the attempt's number and not by chance,
-so that two runs of a test do the same.
+It measures the control plane alone, and lets tests and rehearsals of a flow run without Spark. Each attempt takes `seconds`.
+`failure_share` of the attempts fail. The attempt's number decides which ones, so that two runs of a test do the same.
 """
 
 from __future__ import annotations
@@ -35,12 +34,14 @@ class NoopEngine:
         return self._result(attempt)
 
     async def close(self) -> None:
-        """Nothing is warm."""
+        """Has no process to stop."""
 
     async def reload(self) -> None:
-        """There is no code."""
+        """Has no code to reload."""
 
     def _result(self, attempt: Attempt) -> Result:
         if self.failure_share and (attempt.attempt * self.failure_share) % 1 < self.failure_share:
-            return failed(attempt, "NOOP_FAILED", "this share of the attempts was told to fail")
+            return failed(
+                attempt, "NOOP_FAILED", "the noop engine was told to fail this share of the attempts"
+            )
         return done(attempt, started=datetime.now(UTC).isoformat())

@@ -1,6 +1,6 @@
-"""What a script has made: the files in its attempt's directories, and what it told about them, as a result.
+"""Makes the result of a script: from the files in its attempt's directories, and from what the script reported about them.
 
-Checks that the number of rows decides are judged here, by what the script told. For others Spark looks at the files (looks.py).
+Checks on the number of rows are judged here, by the rows that the script reported. For other checks Spark reads the files (looks.py).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def publish(order: Order, report: Report) -> dict[str, Any]:
-    """Outputs, checks, nodes and quarantine of a result; raises when something forbids publication."""
+    """Returns outputs, checks and quarantine of the result; raises if the chunk must not be published."""
     outputs = {name: _manifest(order, output, report) for name, output in order.outputs.items()}
     results = [*report.checks.values(), *_judged(order, outputs, len(report.bad))]
     details: dict[str, Any] = {"checks": [result.document() for result in results]}
@@ -38,7 +38,7 @@ def publish(order: Order, report: Report) -> dict[str, Any]:
 
 
 def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[checks.CheckResult]:
-    """Those that the number of rows decides."""
+    """Judges the checks on the number of rows."""
     counted = {name: source.rows for name, source in order.inputs.items()}
     for name, output in order.outputs.items():
         declared, rows = output.dataset.checks, outputs[name]["rows"]
@@ -49,7 +49,7 @@ def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[chec
                     result.name,
                     result.severity,
                     False,
-                    "the script told no rows",
+                    "the script reported no number of rows",
                     result.expected,
                 )
             else:
@@ -57,17 +57,19 @@ def _judged(order: Order, outputs: Mapping[str, Any], bad: int) -> Iterator[chec
 
 
 def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
-    told = report.files.get(output.name, {})
+    reported = report.files.get(output.name, {})
     location = script_variables.output_location(order, output)
     path = allowed_roots.local_path(location) if location is not None else None
     if path is None or output.dataset.format not in FILES:
-        found: list[dict[str, Any]] = [{"path": name, "bytes": 0, **known} for name, known in told.items()]
+        found: list[dict[str, Any]] = [
+            {"path": name, "bytes": 0, **known} for name, known in reported.items()
+        ]
     else:
-        found = [file.document() | told.get(file.path, {}) for file in _files(order, output, path)]
-        if unknown := sorted(told.keys() - {file["path"] for file in found}):
+        found = [file.document() | reported.get(file.path, {}) for file in _files(order, output, path)]
+        if unknown := sorted(reported.keys() - {file["path"] for file in found}):
             raise AttemptError(
                 "WRONG_DATA",
-                f"{output.name}: the script told of {unknown[0]}, and there is no such file in {path}",
+                f"{output.name}: the script reported the file {unknown[0]}, which is not in {path}",
                 f"write into the directory that {script_variables.variable(output.name, 'location')} names",
             )
     rows = report.rows.get(output.name)
@@ -77,7 +79,7 @@ def _manifest(order: Order, output: Output, report: Report) -> dict[str, Any]:
 
 
 def _entries(path: Path) -> Iterator[Path]:
-    """The directory itself, and all below it."""
+    """Yields the directory itself, and everything below it."""
     if os.path.lexists(path):
         yield path
     for parent, directories, names in os.walk(path):
@@ -86,8 +88,8 @@ def _entries(path: Path) -> Iterator[Path]:
 
 
 def _files(order: Order, output: Output, path: Path) -> list[files.File]:
-    """What a script leaves is data: a link in it, or in its place, would have readers look elsewhere, and a pipe would have
-    them wait. Spark's files tell their rows.
+    """Lists the files that a script has left; refuses links, which would lead readers elsewhere, and pipes, on which they
+    would wait. Parquet and ORC files of a spark_submit job have their number of rows in their footers.
     """
     name = output.name
     allowed_roots.check(str(path), order.allowed_roots)

@@ -1,4 +1,4 @@
-"""What a script tells by writing JSON lines to the file that DATAFLOW_REPORT names. One object a line, of one of five kinds:
+"""Reads what a script reports as JSON lines in the file that DATAFLOW_REPORT names. One object a line, of one of five kinds:
 
     {"rows": 1200, "dataset": "orders"}                      rows of an output
     {"file": "part-1.csv", "rows": 600, "bytes": 9000, "dataset": "orders"}
@@ -6,8 +6,8 @@
     {"quarantine": "4711", "code": "BAD_DATE", "reason": "...", "record": {...}}
     {"progress": 3, "total": 10}
 
-`dataset` may be left out where a job has one output. The file is the job's: it is read with care, its size, its lines
-and their number are bounded, and a line that is none of these fails the attempt, naming the line.
+`dataset` may be left out if the job has one output. The file is written by job code and is not trusted: its size, the length
+of a line and the number of lines are limited, and a line of another kind fails the attempt. The error has the line's number.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KINDS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 class _WrongError(ValueError):
-    """What is wrong with a line."""
+    """Says what is wrong with a line; the message continues "line 3 of the file ..."."""
 
 
 @dataclass
@@ -68,10 +68,10 @@ class Report:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
-            raise _WrongError("is no JSON") from None
+            raise _WrongError("is not JSON") from None
         kind = next((name for name in KINDS if isinstance(found, dict) and name in found), None)
         if kind is None:
-            raise _WrongError(f"is no object with one of {', '.join(KINDS)}")
+            raise _WrongError(f"is not an object with one of the keys {', '.join(KINDS)}")
         main, others = KINDS[kind]
         for name, value in found.items():
             _check(name, value, main if name == kind else others.get(name))
@@ -93,7 +93,7 @@ class Report:
         if "dataset" not in found and len(self.outputs) == 1:
             return next(iter(self.outputs))
         if found.get("dataset") not in self.outputs:
-            raise _WrongError(f"names no output; the job's are {', '.join(self.outputs)}")
+            raise _WrongError(f"names no output of the job; its outputs are {', '.join(self.outputs)}")
         return str(found["dataset"])
 
     def _set_aside(self, found: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ class Report:
 
 
 class Reader:
-    """Reads what has been added since the last look; blocks on nothing that a job may put in the file's place."""
+    """Reads the lines that were added since the last call. A job may put a pipe or a link in the file's place: neither blocks it."""
 
     def __init__(self, path: Path, outputs: Collection[str]) -> None:
         self.report = Report(outputs)
@@ -124,7 +124,7 @@ class Reader:
         self._error: AttemptError | None = None
 
     def look(self, *, is_last: bool = False) -> Report:
-        """Raises INVALID_REPORT, and after that again and again."""
+        """Returns the report so far. Raises INVALID_REPORT at the first wrong line, and in every later call."""
         if self._error is None:
             try:
                 self._look(is_last=is_last)
@@ -159,9 +159,9 @@ class Reader:
         except OSError as error:
             raise self._unreadable(str(error.strerror)) from None
         try:
-            # Asked first, because a directory cannot be opened as a file of Python's.
+            # Checked before fdopen, which raises another error for a directory.
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise self._unreadable("it is no file")
+                raise self._unreadable("it is not an ordinary file")
             with os.fdopen(handle, "rb", closefd=False) as file:
                 file.seek(self._offset)
                 data = file.read(REPORT_BYTES + 1 - self._offset)
@@ -183,7 +183,7 @@ class Reader:
 def _check(name: str, value: Any, kind: str | None) -> None:
     match kind:
         case None:
-            raise _WrongError(f"has the key {name!r}, which does not belong to it")
+            raise _WrongError(f"has the unknown key {name!r}")
         case "a whole number, 0 or more":
             is_right = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= COUNT_MOST
         case "a text":
@@ -193,7 +193,7 @@ def _check(name: str, value: Any, kind: str | None) -> None:
         case _:
             is_right = True
     if not is_right:
-        raise _WrongError(f"has at {name!r} something else than {kind}")
+        raise _WrongError(f"has a wrong value for {name!r}: it must be {kind}")
 
 
 def _path(path: str) -> str:

@@ -1,7 +1,7 @@
-"""How a daemon lets a runner in: who may connect, what the runner says first, and how much it may say.
+"""How a daemon accepts the connection of a runner: who may connect, what the runner sends first, and how much it may send.
 
 1. `accept` takes a connection only from a process of the runners' user and of the session that the daemon started. The
-   kernel says who is at the other end.
+   kernel says which process is at the other end.
 2. `handshake` reads the first line, which is short. `authenticate` compares its token with the one that the daemon gave to
    the process. The token is good for this line alone.
 3. `TokenBucket` says how long the daemon pauses before it reads on, so that a runner cannot keep the event loop busy.
@@ -41,7 +41,7 @@ async def accept(listener: socket.socket, session: int, uid: int) -> socket.sock
 
 
 async def handshake(connection: socket.socket, lines: wire.Lines) -> list[wire.Message]:
-    """Reads until the first message is whole, and returns what has arrived; nothing if the runner went away."""
+    """Reads until the first message is complete; returns the messages that have arrived, none if the runner closed."""
     loop = asyncio.get_running_loop()
     while data := await loop.sock_recv(connection, wire.HELLO_BYTES):
         if messages := lines.feed(data):
@@ -52,9 +52,9 @@ async def handshake(connection: socket.socket, lines: wire.Lines) -> list[wire.M
 def authenticate(hello: wire.Message, token: str) -> None:
     """Raises WireError unless the message is a hello with this token."""
     wire.check(hello)
-    said = hello["token"] if hello["type"] == "hello" else ""
-    if not hmac.compare_digest(said.encode(errors="replace"), token.encode()):
-        raise wire.WireError("it does not know the token")
+    sent = hello["token"] if hello["type"] == "hello" else ""
+    if not hmac.compare_digest(sent.encode(errors="replace"), token.encode()):
+        raise wire.WireError("the runner did not send the right token")
 
 
 class TokenBucket:

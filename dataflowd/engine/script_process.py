@@ -1,7 +1,7 @@
-"""What the process that becomes a script is started with, and what it says before: `python -m dataflowd.runner.script`.
+"""How to start the process that becomes a script (`python -m dataflowd.runner.script`), and how to read what it reports.
 
-The order goes to it in a file in memory; a pipe brings back what it found, and what is wrong, if anything. The command
-engine starts it for attempts, `dataflowctl exec` for a person.
+The order goes to the process in a file in memory. A pipe brings back what the process found, and its fault, if there is one.
+The command engine starts the process for attempts, `dataflowctl exec` for a person.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ FAULT_BYTES = 65536
 
 @dataclass(frozen=True)
 class Program:
-    """What is executed: `before`, the words of the flow, filled in, and what a person has added, as it is; and its environment
-    beside the order's variables.
+    """The command of a script: `before`, then `words` (of the flow, with their placeholders filled in), then `after` (added by a
+    person, unchanged). `env` is added to the order's variables.
     """
 
     before: tuple[str, ...]
@@ -50,9 +50,9 @@ class Program:
 
 
 class Said:
-    """What the process says before it becomes a script: a line with what it found, and one with what is wrong, if anything.
+    """What the process reports before it becomes a script: a line with what it found, and one with its fault, if there is one.
 
-    `begun`: it has become the script; on_start is called at that moment.
+    `begun`: the process has become the script. `on_start` is called at that moment.
     """
 
     def __init__(self, on_start: Callable[[], None], on_found: Callable[[dict[str, Any]], None]) -> None:
@@ -68,7 +68,7 @@ class Said:
             self._on_start()
 
     def hear(self, more: bytes) -> None:
-        """A process that is killed may leave half a line, which says nothing."""
+        """Takes the bytes that came through the pipe. Half a line, which a killed process may leave, is ignored."""
         *lines, self._rest = (self._rest + more).split(b"\n")
         for line in map(json.loads, lines):
             if "found" in line:
@@ -77,7 +77,7 @@ class Said:
                 self.fault = line
 
     def require_none(self) -> None:
-        """Raises the fault that the process told instead of becoming the script."""
+        """Raises the fault that the process reported instead of becoming the script."""
         if self.fault is not None:
             raise AttemptError(**self.fault)
 
@@ -87,13 +87,14 @@ class Start:
     argv: list[str]
     env: dict[str, str]
     pass_fds: tuple[int, int]
-    receive: int  # where the process is heard
-    close_send: Callable[[], None]  # once the process has its copy: the pipe ends when it becomes the script
+    receive: int  # the reading end of the pipe
+    # Closes our copy of the writing end. Call it once the process has its own: exec closes that one, and so ends the pipe.
+    close_send: Callable[[], None]
 
 
 @contextmanager
 def starting(document: dict[str, Any]) -> Iterator[Start]:
-    """The file with the order is in memory: the order is as large as it is, and nobody else can name it."""
+    """Yields how to start the process. The order is in a file in memory, which has no limit of size and no name that others know."""
     receive, send = os.pipe()
     with (
         os.fdopen(receive, "rb", buffering=0),
@@ -109,7 +110,7 @@ def starting(document: dict[str, Any]) -> Iterator[Start]:
 
 
 def rest(receive: int) -> bytes:
-    """Until the process has closed the other end: it has ended, or has become the script."""
+    """Reads until the process has closed the other end, because it has ended or has become the script."""
     found = b""
     while more := os.read(receive, FAULT_BYTES):
         found += more

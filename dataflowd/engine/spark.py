@@ -1,8 +1,8 @@
-"""The engine for Spark: takes an attempt through a runner (runners.py says which), and scripts through the command engine.
+"""The engine for Spark: executes an attempt in a runner (runners.py chooses it), and a script in the command engine.
 
-A runner that dies takes with it only what was inside. If that was one attempt, it has failed (RUNNER_DIED). If there
-were several, nobody knows which one did it: all are given back, which costs them no try, and each runs alone the next
-time. Cancelling goes by tag first; what has not ended after CANCEL_SECONDS ends with its whole runner.
+When a runner dies, only the attempts in it are lost. If there was one, it has failed (RUNNER_DIED). If there were several,
+nobody knows which one killed the runner: all are given back, which costs them no try, and each runs alone the next time.
+An attempt is cancelled by its tag first; if it has not ended after CANCEL_SECONDS, its whole runner is killed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SparkEngine:
             made = await script(attempt, job, order, on_start)
             if made.outcome != "DONE" or not looks.needed(order):
                 return made
-            # The script's own code has begun long ago.
+            # on_start was called when the script began, so the second pass must not call it again.
             looked = await self._run(attempt, flow, job, looks.order_of(order, made), _nothing)
             return looks.combined(made, looked)
         except (DataflowError, OSError) as error:
@@ -110,7 +110,7 @@ class SparkEngine:
         await self._commands.reload()
 
     def _tell_found(self, attempt: int, found: dict[str, Any]) -> None:
-        """Whoever listens comes later than the engine for scripts."""
+        """Passes the call on: the daemon sets `on_found` after this engine has been given to the engine for scripts."""
         self.on_found(attempt, found)
 
     def runners(self) -> list[Runner]:
@@ -126,23 +126,23 @@ class SparkEngine:
         self, runner: Runner, attempt: Attempt, order: Order, on_start: Callable[[], None]
     ) -> Result:
         attempt_log = supervise.Log(log_path(self._settings.effective_log_dir, attempt))
-        asked: asyncio.Queue[None] = asyncio.Queue()
-        # Who looks at what a script has made has no inputs: the script has told what was found.
-        on_found = _unheard if order.code == looks.CODE else partial(self.on_found, attempt.attempt)
-        hear = _hearing(attempt_log, self._echo, on_start, asked, on_found)
+        questions: asyncio.Queue[None] = asyncio.Queue()
+        # The pass that checks a script's outputs has no inputs; what was found, the script's own process has reported.
+        on_found = _ignore if order.code == looks.CODE else partial(self.on_found, attempt.attempt)
+        hear = _handler(attempt_log, self._echo, on_start, questions, on_found)
         pending = runner.pending[attempt.attempt] = Pending(hear)
         try:
             if await runner.ready():
                 self.on_wait(attempt.attempt, None)
                 await runner.send({"type": "order", "order": order.document()})
                 async with anyio.create_task_group() as group:
-                    group.start_soon(self._answer, runner, attempt, asked)
+                    group.start_soon(self._answer, runner, attempt, questions)
                     await pending.ended.wait()
                     group.cancel_scope.cancel()
             if pending.failure is not None and pending.result is None:
-                raise unsupervised(pending.failure)  # noqa: TRY301 - it is ended as any other
+                raise unsupervised(pending.failure)  # noqa: TRY301 - cancelled below, as after any other error
         except BaseException:
-            # Whatever went wrong here, it must not run on in there: its place is given away, and its run is made again.
+            # After any error here the attempt must not go on in the runner: its place is given away, and its run is repeated.
             with anyio.CancelScope(shield=True):
                 await self._cancel(runner, attempt, pending)
             raise
@@ -158,20 +158,20 @@ class SparkEngine:
         self._suspects.discard(run)
         return result_of(attempt, pending.result)
 
-    async def _answer(self, runner: Runner, attempt: Attempt, asked: asyncio.Queue[None]) -> None:
-        """The runner has no credentials to ask the database itself."""
+    async def _answer(self, runner: Runner, attempt: Attempt, questions: asyncio.Queue[None]) -> None:
+        """Asks the database whether the attempt holds its claim, for the runner, which has no credentials for it."""
         while True:
-            await asked.get()
+            await questions.get()
             is_alive = await self._orders.is_alive(attempt)
             await runner.send({"type": "confirmed", "attempt": attempt.attempt, "alive": is_alive})
 
     async def _cancel(self, runner: Runner, attempt: Attempt, pending: Pending) -> None:
-        """By tag; and if that does not end it in time, with the runner and all that is in it."""
+        """Cancels by tag; if the attempt does not end in time, kills the runner with all attempts in it."""
         if not runner.is_ready.is_set():
             runner.pending.pop(attempt.attempt, None)
             return
         if pending.failure is not None and pending.result is None and not runner.ended.is_set():
-            # What was set is that we did not hear it, and not that it has ended.
+            # The event was set because reading from the runner failed, and the attempt may still run.
             pending.ended = asyncio.Event()
         await runner.send({"type": "cancel", "attempt": attempt.attempt})
         with anyio.move_on_after(CANCEL_SECONDS):
@@ -191,35 +191,35 @@ class SparkEngine:
             )
         self._suspects.discard(run)
         usage = runner.exit.usage if runner.exit else {}
-        said = f"the runner died while it executed this attempt: {how}\n{tail}".rstrip()
-        return failed(attempt, "RUNNER_DIED", said, usage=usage)
+        error = f"the runner died while it executed this attempt: {how}\n{tail}".rstrip()
+        return failed(attempt, "RUNNER_DIED", error, usage=usage)
 
 
 def _nothing() -> None:
     pass
 
 
-def _unheard(_found: dict[str, Any]) -> None:
+def _ignore(_found: dict[str, Any]) -> None:
     pass
 
 
-def result_of(attempt: Attempt, said: dict[str, Any]) -> Result:
-    """What the runner said in the end; a preview is a trial's, and is not stored."""
-    stored = {name: value for name, value in said.items() if name in told_by("runner")}
+def result_of(attempt: Attempt, document: dict[str, Any]) -> Result:
+    """Makes the Result of the runner's document. The preview of a trial is not stored."""
+    stored = {name: value for name, value in document.items() if name in told_by("runner")}
     return Result(attempt=attempt.attempt, token=attempt.token, **stored)
 
 
-def _hearing(
+def _handler(
     attempt_log: supervise.Log,
     echo: supervise.Echo | None,
     on_start: Callable[[], None],
-    asked: asyncio.Queue[None],
+    questions: asyncio.Queue[None],
     on_found: Callable[[dict[str, Any]], None],
 ) -> Callable[[dict[str, Any]], None]:
-    """What becomes of the words of an attempt while it runs. It begins once, and has one question open at a time.
+    """Returns the function that handles the messages of one attempt while it runs.
 
-    Once the job's code has begun, it could say itself what was found: that is not heard. A person who reads along sees what
-    the job prints, as with a script; the steps are the log's.
+    `on_start` is called once. At most one question waits for its answer. A message `found` is ignored after the job's code
+    has begun, because job code could have sent it. `echo` gets what the job prints, as with a script; steps go only to the log.
     """
     has_begun = False
 
@@ -240,10 +240,10 @@ def _hearing(
                     on_start()
             case "found" if not has_begun:
                 on_found(message["found"])
-            case "confirm" if asked.empty():
-                asked.put_nowait(None)
+            case "confirm" if questions.empty():
+                questions.put_nowait(None)
             case "progress":
-                said = f"progress {message.get('done')} of {message.get('total')}\n"
-                attempt_log.feed(said.encode(errors="backslashreplace"))
+                text = f"progress {message.get('done')} of {message.get('total')}\n"
+                attempt_log.feed(text.encode(errors="backslashreplace"))
 
     return on_message

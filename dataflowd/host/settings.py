@@ -1,11 +1,12 @@
 """Settings: the environment (`DATAFLOW_*`), then a TOML file, then defaults. Each is documented once, here.
 
 `load` also returns where every value came from, which `dataflowd config` prints. A relative path in a file is relative
-to that file, one in the environment to the working directory; lists in the environment are JSON, or separated by
-commas. A mistyped name is refused wherever it stands: a setting that silently keeps its default is found too late.
+to that file, a relative path in the environment to the working directory. Lists in the environment are JSON, or separated by
+commas. A mistyped name is refused in files and in the environment, because a setting that silently keeps its default is
+noticed too late.
 
-`Settings` is frozen. A daemon keeps them in `Current`, and a reload replaces them there by one assignment. Settings whose
-field is marked NEEDS_RESTART keep their value until the daemon restarts: `FIXED` names them, `reloaded` obeys it.
+`Settings` is frozen. A daemon keeps its settings in `Current`, and a reload replaces them there by one assignment. Settings
+whose field is marked NEEDS_RESTART keep their value until the daemon restarts: `FIXED` names them, `reloaded` keeps them.
 """
 
 from __future__ import annotations
@@ -46,12 +47,14 @@ PATHS = (
     "key_file",
     "passphrase_file",
 )
-# The database, or somebody who watches the daemon, was told the value when the daemon started.
+# The daemon gave this value to the database, or to those who watch the daemon, when it started.
 NEEDS_RESTART: JsonDict = {"needs_restart": True}
 
 
 def default_data_dir() -> Path:
-    """Root's home is closed to the unprivileged account that Postgres insists on, so root uses the system's place."""
+    """Returns the default of data_dir. Root uses a system directory: Postgres does not run as root, and other users cannot enter
+    root's home.
+    """
     if os.geteuid() == 0:
         return ROOT_DATA_DIR
     base = _user_dir("XDG_DATA_HOME", ".local/share")
@@ -68,13 +71,13 @@ def user_config() -> Path | None:
 
 
 def host_as_name(hostname: str) -> str:
-    """A host's name as the database takes it: it starts with a letter and has no strange characters."""
+    """Makes a host's name a name that the database accepts: it starts with a letter and has only letters, digits, _ . and -."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", hostname)
     return (name if name[:1].isalpha() else f"host-{name}")[:63]
 
 
 def _user_dir(variable: str, under_home: str) -> Path | None:
-    """None for an account without a home, as containers run them."""
+    """Returns None for an account without a home directory, as in containers."""
     if os.environ.get(variable):
         return Path(os.environ[variable])
     try:
@@ -92,7 +95,7 @@ def _as_list(value: Any) -> Any:
 
 
 class Settings(BaseSettings):
-    """Every setting; its description is its documentation."""
+    """Every setting. The description of a field is its documentation."""
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True
@@ -105,36 +108,38 @@ class Settings(BaseSettings):
     )
     data_dir: Path = Field(
         default_factory=default_data_dir,
-        description="what dataflowd keeps on this host: embedded Postgres, data, logs; "
+        description="directory for what dataflowd keeps on this host: embedded Postgres, data, logs; "
         "default /var/lib/dataflowd for root, ~/.local/share/dataflowd for others",
         json_schema_extra=NEEDS_RESTART,
     )
     root: str = Field("", description="what {root} in a location stands for; default <data_dir>/data")
     allowed_roots: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
-        default_factory=list, description="where data may be beside root; locations elsewhere are refused"
+        default_factory=list,
+        description="further directories, beside root, where data may be; other locations are refused",
     )
     allowed_hosts: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list,
-        description="hosts, or host:port, that datasets may name, whatever their format; default: localhost alone",
+        description="hosts, or host:port, that datasets of any format may name; default: localhost alone",
     )
     environment: str = Field(
         "dev",
-        description="which environment this host works for; a dataset that is bound to another is neither read nor written here",
+        description="which environment this host works for; a dataset of another environment is neither read nor written here",
         json_schema_extra=NEEDS_RESTART,
     )
     production: bool = Field(
-        default=False, description="whether that environment is one where `dataflowctl force` needs --i-know"
+        default=False,
+        description="whether the environment is production, where `dataflowctl force` needs --i-know",
     )
     flows: Annotated[list[Path], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list, description="flow files whose jobs this host runs"
     )
     java_home: Path | None = Field(
         None,
-        description="Java 17 or newer to use; default JAVA_HOME, then java on PATH, then the embedded one",
+        description="Java 17 or newer to use; default JAVA_HOME, then java on PATH, then the embedded Java",
     )
     class_archives: Path | None = Field(
         None,
-        description="directory of the archives from which Spark's classes are loaded, which a daemon makes; "
+        description="directory of the archives that a daemon makes to load Spark's classes faster; "
         "default <data_dir>/classes",
     )
     master: str = Field("local[*]", description="Spark master: local[*], spark://, yarn, k8s:// or sc://")
@@ -142,21 +147,23 @@ class Settings(BaseSettings):
         0,
         ge=0,
         description="Spark applications at a time; 0: as many as the limit (concurrency) needs, up to max_runners; "
-        "each takes about 700 MB here",
+        "each takes about 700 MB",
     )
     max_runners: int = Field(
         0,
         ge=0,
-        description="most Spark applications where runners is 0; 0: as many as fit into four fifths of the memory, each "
-        "with spark.driver.memory (1g) and 400 MB",
+        description="most Spark applications if runners is 0; 0: as many as fit into four fifths of the memory, each "
+        "with spark.driver.memory (1g) plus 400 MB",
     )
     slots: int = Field(
-        2, ge=1, description="chunks side by side in one Spark application, where a job does not say"
+        2,
+        ge=1,
+        description="chunks side by side in one Spark application, if the job has no slots of its own",
     )
     reuse: int = Field(
         200,
         ge=1,
-        description="attempts of one Spark application, where a job does not say; 1: a spark-submit each",
+        description="attempts of one Spark application, if the job has no reuse of its own; 1: a spark-submit for each",
     )
     runner_age: int = Field(3600, ge=1, description="seconds after which a Spark application is replaced")
     runner_idle: int = Field(
@@ -177,7 +184,7 @@ class Settings(BaseSettings):
     )
     engine: Literal["spark", "process", "noop"] = Field(
         "spark",
-        description="what executes attempts: spark; process: only command jobs; noop: nothing is done",
+        description="what executes attempts; spark: every kind of job; process: command jobs only; noop: nothing is executed",
         json_schema_extra=NEEDS_RESTART,
     )
     lease: int = Field(
@@ -189,7 +196,7 @@ class Settings(BaseSettings):
     poll: float = Field(
         30,
         gt=0,
-        description="seconds between looks for work that no notification announced, give or take a fifth",
+        description="seconds, plus or minus a fifth, between two searches for work that no notification announced",
     )
     drain_timeout: float = Field(
         300,
@@ -197,7 +204,9 @@ class Settings(BaseSettings):
         description="seconds that a stopping daemon lets its attempts go on before it gives them back",
     )
     gc_interval: int = Field(
-        3600, ge=0, description="seconds between two collections of directories that nobody needs; 0: none"
+        3600,
+        ge=0,
+        description="seconds between two runs of gc, which removes directories that nobody needs; 0: none",
     )
     gc_grace: int = Field(
         86400,
@@ -207,7 +216,7 @@ class Settings(BaseSettings):
     gc_retention: int = Field(
         604800,
         ge=0,
-        description="seconds for which a version of a chunk is kept after the next was published",
+        description="seconds for which a version of a chunk is kept after the next version was published",
     )
     http_host: str = Field(
         "127.0.0.1", description="address of /health and /metrics", json_schema_extra=NEEDS_RESTART
@@ -221,8 +230,8 @@ class Settings(BaseSettings):
     )
     key_file: Path | None = Field(
         None,
-        description="file of the private keys that open sealed passwords, mode 0600; default: what key_command "
-        "prints, else the systemd credential dataflowd.key, else <data_dir>/key",
+        description="file of the private keys that open sealed passwords, mode 0600; default: the output of key_command, "
+        "else the systemd credential dataflowd.key, else <data_dir>/key",
     )
     key_command: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list, description="program and arguments that print the private keys, without a shell"
@@ -233,8 +242,8 @@ class Settings(BaseSettings):
     )
     trusted_keys: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list,
-        description="ids of the keys that this host seals passwords with; default: for each user the key of first use, "
-        "as known_keys beside the user's configuration remembers it",
+        description="ids of the keys that this host seals passwords with; default: for each user the first key used, "
+        "which is stored in known_keys beside the user's configuration",
     )
     cleartext_hosts: Annotated[list[str], NoDecode, BeforeValidator(_as_list)] = Field(
         default_factory=list,
@@ -243,18 +252,18 @@ class Settings(BaseSettings):
     )
     runner_user: str = Field(
         "",
-        description="Unix user that runs the jobs, in the place of the daemon's own; needs a daemon that runs as root, "
-        "and must own neither data_dir nor the database nor the key",
+        description="Unix user that runs the jobs, instead of the daemon's own user; needs a daemon that runs as root; "
+        "this user must own neither data_dir nor the database nor the key",
     )
     log_dir: Path | None = Field(
         None, description="where the output of attempts is kept; default <data_dir>/log"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="least level that is logged"
+        "info", description="lowest level that is logged"
     )
     log_format: Literal["auto", "json", "console"] = Field(
         "auto",
-        description="auto: readable on a terminal, JSON elsewhere; json, console: the one of them everywhere",
+        description="auto: readable text on a terminal, JSON elsewhere; json: always JSON; console: always readable text",
     )
 
     @field_validator("data_dir", "java_home", "class_archives", "log_dir", "key_file", "passphrase_file")
@@ -300,7 +309,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment outranks what `load` passes in from the files."""
+        """The environment overrides the values that `load` passes in from the files."""
         return env_settings, init_settings
 
 
@@ -311,7 +320,7 @@ FIXED = tuple(
 
 @dataclass
 class Current:
-    """The settings of a running daemon. A reload assigns new ones; whoever keeps this object sees them from then on."""
+    """The settings of a running daemon. A reload assigns new settings, which every holder of this object then sees."""
 
     settings: Settings
 
@@ -353,21 +362,21 @@ def load(config: Path | None = None) -> Loaded:
 
 
 def replaced(settings: Settings, name: str, value: str) -> Settings:
-    """The settings with one value that the command line gives. Raises pydantic's ValidationError."""
+    """Returns the settings with one value from the command line. Raises pydantic's ValidationError."""
     form: TypeAdapter[Any] = TypeAdapter(Settings.model_fields[name].rebuild_annotation())
     return settings.model_copy(update={name: form.validate_python(value)})
 
 
 def reloaded(current: Settings, fresh: Settings) -> tuple[Settings, list[str]]:
-    """The settings that hold after a reload, and the names of those that somebody has changed in vain: they need a restart."""
+    """Returns the settings that apply after a reload, and the names of changed settings that need a restart to apply."""
     waiting = [name for name in FIXED if getattr(fresh, name) != getattr(current, name)]
     return fresh.model_copy(update={name: getattr(current, name) for name in waiting}), waiting
 
 
 def description(name: str) -> str:
     """What a setting means, and whether a change of it needs a restart."""
-    said = Settings.model_fields[name].description or ""
-    return f"{said}; a change needs a restart" if name in FIXED else said
+    meaning = Settings.model_fields[name].description or ""
+    return f"{meaning}; a change needs a restart" if name in FIXED else meaning
 
 
 def describe(loaded: Loaded) -> list[Described]:
@@ -388,7 +397,7 @@ def describe(loaded: Loaded) -> list[Described]:
 
 
 def _config_files(config: Path | None) -> list[Path]:
-    """An explicit file stands alone; otherwise the user's file outranks the system's."""
+    """Returns the files to read, the most important last. An explicit file is read alone, without the user's and the system's."""
     chosen = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
     if chosen is None:
         return [path for path in (SYSTEM_CONFIG, user_config()) if path is not None and os.path.lexists(path)]
@@ -407,7 +416,7 @@ def _read_toml(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidSettingsError(
-            f"{path} is not valid TOML: {error}", "correct the place that is named"
+            f"{path} is not valid TOML: {error}", "correct the file at this place"
         ) from None
     except OSError as error:
         raise InvalidSettingsError(
@@ -432,7 +441,7 @@ def _line_of(key: str, text: str) -> int:
 
 
 def _anchored(key: str, value: Any, directory: Path) -> Any:
-    """A path in a file means the same wherever the program was started. URLs (s3a://...) stay as they are."""
+    """Makes a path in a file relative to that file, not to the working directory. URLs (s3a://...) stay as they are."""
     if key not in PATHS:
         return value
     if isinstance(value, list):
@@ -443,13 +452,13 @@ def _anchored(key: str, value: Any, directory: Path) -> Any:
 
 
 def _from_environment() -> dict[str, str]:
-    """The settings that the environment gives, with the variable of each; a near miss of a name is an error."""
+    """Returns the settings that the environment gives, with the variable of each. A name that resembles a setting is an error."""
     variables = {
         _setting(name): name
         for name, value in (os.environ | withheld.variables()).items()
         if name.upper().startswith(ENV_PREFIX) and value
     }
-    # Variables that resemble no setting are other programs' business.
+    # Variables that resemble no setting belong to other programs.
     mistyped = [
         f"{variable}{did_you_mean(name, Settings.model_fields)}"
         for name, variable in variables.items()
@@ -472,7 +481,7 @@ def _setting(variable: str) -> str:
 
 
 def _invalid(error: ValidationError, origins: dict[str, str]) -> InvalidSettingsError:
-    """Pydantic's messages with the place of each value; never the value, which may be a secret."""
+    """Makes an error of pydantic's messages and the place of each value; never of the value, which may be a secret."""
     wrong = {
         str(item["loc"][0]): item["msg"] for item in error.errors(include_input=False, include_url=False)
     }

@@ -1,10 +1,10 @@
-"""What passes between the daemon and its engines: an Attempt goes in, a Result comes out.
+"""What the daemon and its engines exchange: the daemon gives an Attempt to an engine, and the engine returns a Result.
 
-An Attempt is a claim as `dataflow.claim` returned it. A Result says how it ended, and `document` writes it as
+An Attempt is a claim as `dataflow.claim` returned it. A Result says how the attempt ended, and `document` writes it as
 `dataflow.finish` reads it. Empty values are left out, because thousands of results a second go to the database.
 
 The fields of a Result are declared here and nowhere else. Their types say what the wire accepts from a runner
-(dataflowd.runner.wire), and `by` says who may tell a field: the job's process could tell anything.
+(dataflowd.runner.wire). `by` says who may set a field: job code runs in the runner's process and could send anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALL: dict[str, Any] = {"by": {"daemon", "runner", "outside"}}
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try of a run. The token is the fence: it goes with everything that is said about the attempt."""
+    """One try of a run. The token is the fence: every write about the attempt names it."""
 
     attempt: int
     token: str
@@ -39,32 +39,32 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How an attempt ended. RETURNED: it was stopped without a fault of its own, and may run again."""
+    """How an attempt ended. RETURNED: the attempt was stopped without a fault of its own, and its run may start again."""
 
     attempt: int = field(metadata=_DAEMON)
     token: str = field(metadata=_DAEMON)
     outcome: Outcome = field(metadata=_RUNNER)
     code: str | None = field(default=None, metadata=_ALL)
     error: str | None = field(default=None, metadata=_RUNNER)
-    # what to do before the run is resubmitted; the last line of `error` says it, too
+    # what to do before the run is resubmitted; it is also the last line of `error`
     remedy: str | None = field(default=None, metadata=_ALL)
-    # False: failed for good; True: again in any case; None: as the job's tries say
+    # False: no further try; True: a further try in any case; None: the job's max_attempts decides
     retry: bool | None = field(default=None, metadata=_ALL)
     started: str | None = field(default=None, metadata=_DAEMON)  # ISO 8601
     code_hash: str | None = field(default=None, metadata=_ALL)
     config_hash: str | None = field(default=None, metadata=_ALL)
     usage: dict[str, Any] = field(default_factory=dict, metadata=_ALL)
-    outputs: dict[str, Any] = field(default_factory=dict, metadata=_ALL)  # of each output its Manifest
+    outputs: dict[str, Any] = field(default_factory=dict, metadata=_ALL)  # the Manifest of each output
     checks: list[dict[str, Any]] = field(default_factory=list, metadata=_ALL)
     nodes: list[dict[str, Any]] = field(default_factory=list, metadata=_ALL)
     quarantine: list[dict[str, Any]] = field(default_factory=list, metadata=_ALL)
     # inputs from outside: dataset, dataid, passed, said
     judged: list[dict[str, Any]] = field(default_factory=list, metadata=_RUNNER)
-    # True: the resolved records of the run were given to it
+    # True: the run's resolved records were given to the job
     applied: bool | None = field(default=None, metadata=_ALL)
-    # see dataflowd.storage.evidence; a runner tells it in a message of its own, before the job's code begins
+    # see dataflowd.storage.evidence; a runner sends it in a separate message, before the job's code begins
     found: dict[str, Any] = field(default_factory=dict, metadata=_OUTSIDE)
-    # True: these alone were run, and their rows added to the published ones
+    # True: only the repaired records were run, and their rows were added to the published rows
     replayed: bool | None = field(default=None, metadata=_RUNNER)
 
     def document(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Result:
         document: dict[str, Any] = {"attempt": self.attempt, "token": self.token, "outcome": self.outcome}
         for name in _OPTIONAL:
             value = getattr(self, name)
-            # False and 0 say something; what is empty does not.
+            # False and 0 are values; None and empty collections are left out.
             if value or not (value is None or isinstance(value, dict | list)):
                 document[name] = value
         return document
@@ -80,7 +80,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What an attempt has made of one output; readers find the chunk by it."""
+    """What an attempt has written for one output. Readers find the chunk through its manifest."""
 
     location: str | None
     files: list[dict[str, Any]] | None
@@ -94,12 +94,12 @@ class Manifest:
 
 
 def told_by(teller: Teller) -> frozenset[str]:
-    """The fields of a Result that this one may tell."""
+    """The fields of a Result that this teller may set."""
     return frozenset(each.name for each in fields(Result) if teller in each.metadata["by"])
 
 
 def kinds_of(declared: type) -> dict[str, tuple[type, ...]]:
-    """Of each field of a dataclass, the types that its value may have in a JSON document."""
+    """The types that the value of each field of a dataclass may have in a JSON document."""
     return {name: _kinds(hint) for name, hint in get_type_hints(declared).items()}
 
 

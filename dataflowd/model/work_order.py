@@ -1,8 +1,8 @@
-"""The work order: all that a runner is told about one attempt.
+"""The work order: everything that a runner needs to execute one attempt.
 
-Half of it comes from the database (dataflow.work_order: where the input versions are, what the outputs must be like),
-half from this host (which code, its checks and limits, the allowed roots and hosts). It travels as JSON. No
-credential of the control database and no fencing token is in it: job code could read them. Whoever parses one vets it.
+One part comes from the database (dataflow.work_order: where the input versions are, what the outputs must be like), the
+other from this host (which code, its checks and limits, the allowed roots and hosts). An order is sent as JSON. It holds no
+credential of the control database and no fencing token, because job code could read them. `Order.parse` vets every order.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Dataset:
     checks: dict[str, Any] = field(default_factory=dict)
     custom_checks: tuple[dict[str, str], ...] = ()
     publish: str = "pointer"
-    digest: bool = False  # files are compared by what is in them, too
+    digest: bool = False  # True: files are compared by the digest of their content, too
     connection: Connection = field(default_factory=Connection)
-    stored_as: str | None = None  # its own name, where the job's code knows it by another one
+    stored_as: str | None = None  # the dataset's own name, if the job's code uses another name for it
 
     @property
     def datasetid(self) -> str:
@@ -59,7 +59,7 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Which records of a keyed source a chunk consists of; for the bounds see sql/functions/partition.sql."""
+    """The records of a keyed source that make a chunk; for the bounds see sql/functions/partition.sql."""
 
     columns: tuple[str, ...]
     bounds: dict[str, Any]
@@ -76,12 +76,10 @@ class Chunk:
     rows: int | None = None
     validated: bool = True
     batch: Batch | None = None
-    measured: dict[str, Any] | None = (
-        None  # what lay there when it was registered, or used for the first time
-    )
-    judged: bool | None = (
-        None  # from outside: whether its version has passed its checks; None: nobody has asked yet
-    )
+    # The measurement (dataflowd.storage.found) when the chunk was registered, or used for the first time.
+    measured: dict[str, Any] | None = None
+    # Whether a chunk from outside has passed its checks; None: they were not judged yet.
+    judged: bool | None = None
     not_older: str | None = None  # ISO 8601: the newest file must not be older than this
 
 
@@ -104,12 +102,12 @@ class Input:
 
     @property
     def location(self) -> str | None:
-        """Where it is, when it is one chunk in one place; `locations` serves every mapping."""
+        """The location, if the input is one chunk with a location; else None. `locations` serves every mapping."""
         return self.locations[0] if len(self.locations) == 1 else None
 
     @property
     def rows(self) -> int | None:
-        """As the manifests say; None when one of them does not."""
+        """The sum of the rows in the manifests; None if one of them has no number of rows."""
         known = [chunk.rows for chunk in self.chunks if chunk.rows is not None]
         return sum(known) if len(known) == len(self.chunks) else None
 
@@ -130,7 +128,7 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """The job is tried on a part of its input: nothing is published, and some rows of what it makes are returned."""
+    """A trial runs the job on a part of its input, publishes nothing, and returns some rows of the outputs."""
 
     share: float | None = None
     rows: int | None = None
@@ -140,7 +138,7 @@ class Trial:
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """Only repaired records are run: their rows are added to those that an earlier attempt published."""
+    """A replay runs the job on repaired records only, and adds their rows to those that an earlier attempt published."""
 
     attempt: int
     code_hash: str | None
@@ -149,13 +147,12 @@ class Replay:
     files: tuple[dict[str, Any], ...]
     rows: int
     columns: str
-    inputs: tuple[str, ...]  # those of which each row makes its own
+    inputs: tuple[str, ...]  # the inputs that are read as empty: their records come from the quarantine
     nodes: tuple[dict[str, Any], ...]  # of the earlier attempt
-    records: tuple[
-        dict[str, Any], ...
-    ]  # {"code", "reason", "mark", "is_dropped", "repaired", "columns", "text"}
-    dropped: int  # by a person, of all records of the run
-    aside: int  # that still wait for one
+    # Each has the keys code, reason, mark, is_dropped, repaired, columns, text.
+    records: tuple[dict[str, Any], ...]
+    dropped: int  # how many records of the run a person has dropped
+    aside: int  # how many records of the run still wait for a person
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +162,7 @@ class Order:
     jobid: str
     dataid: str
     tag: str
-    forced: bool = False  # an operator runs it although a question was answered no
+    forced: bool = False  # True: an operator runs the attempt although a question was answered no
     params: dict[str, Any] = field(default_factory=dict)
     kind: str = "python"
     code: str
@@ -173,9 +170,7 @@ class Order:
     quarantine: int | float | None = None
     inputs: dict[str, Input]
     outputs: dict[str, Output]
-    resolved: tuple[
-        dict[str, Any], ...
-    ] = ()  # bad records that a person has dealt with: {"mark", "repaired"}
+    resolved: tuple[dict[str, Any], ...] = ()  # bad records that a person has resolved: {"mark", "repaired"}
     allowed_roots: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     code_hash: str | None = None
@@ -188,7 +183,7 @@ class Order:
 
     @classmethod
     def parse(cls, document: dict[str, Any]) -> Order:
-        """Raises INVALID_ORDER."""
+        """Vets and parses an order; raises INVALID_ORDER."""
         try:
             vetting.order(document)
             return cls._parse(document)
@@ -235,7 +230,7 @@ def _chunk(document: dict[str, Any]) -> Chunk:
 
 
 def chunk_location(location: str, dataid: str) -> str:
-    """The directory of a chunk that a job makes. A {dataid} in the location already tells the chunks apart."""
+    """The directory of a chunk that a job makes. A location with {dataid} in it has a directory for each chunk already."""
     place = location.rstrip("/")
     return place.replace("{dataid}", dataid) if "{dataid}" in place else f"{place}/dataid={dataid}"
 
@@ -243,11 +238,11 @@ def chunk_location(location: str, dataid: str) -> str:
 def attempt_location(location: str, dataid: str, attempt: int, allowed_roots: Iterable[str]) -> str:
     """The directory that this attempt alone writes: below `.attempts` of the root that the dataset lies under.
 
-    Whoever reads the dataset's directory, and not what its manifests name, would otherwise find old versions and failed
-    attempts in it. A hidden directory in the dataset's own is not enough: DuckDB and patterns with `**` skip none. Where
-    the dataset's directory is itself a root, there is no better place. The attempt's own name has no dot: Hadoop refuses
-    to read a directory that begins with one, even where it is named. Spark takes a name with `=` in it for a column,
-    underscore or not.
+    A reader that lists the dataset's directory, instead of using manifests, must not find old versions and failed attempts
+    there. A hidden directory inside the dataset's directory is not enough: DuckDB and patterns with `**` do not skip it. Only
+    where the dataset's directory is itself a root, `.attempts` lies inside it. The name of the attempt's directory begins
+    with no dot, because Hadoop refuses to read a directory with such a name, even if it is named. An underscore would not
+    hide it from Spark, which takes any name with `=` in it for a partition column.
     """
     above, below = split_at_root(without_attempts(location), allowed_roots)
     return f"{chunk_location(f'{above}/{ATTEMPTS}{below}', dataid)}/attempt={attempt}"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 KIB = 1024
 SPARK_ENDED = 70
 CANCEL_AGAIN_SECONDS = 0.5
-STOPPED_SPARK = "the job has stopped Spark, which is not its own: remove the call of stop()"
+STOPPED_SPARK = "the job has stopped Spark, which belongs to the runner: remove the call of stop()"
 
 
 class Reporter:
@@ -80,7 +80,7 @@ class Reporter:
 
 
 def _masked(value: Any) -> Any:
-    """The value without the passwords that this process has opened. Names, numbers and locations stay."""
+    """Returns the value without the passwords that this process has opened. Names, numbers and locations stay."""
     match value:
         case str():
             return hidden(value)
@@ -160,11 +160,11 @@ class Work:
         self.reporter.result(result | {"usage": usage})
 
     def _session(self) -> SparkSession:
-        """A session for the attempt. Pools are named by slot, because Spark never forgets the name of a pool."""
+        """Makes a session for the attempt. Pools are named by slot, because Spark never forgets the name of a pool."""
         try:
             return session.for_attempt(self._spark, self.order.tag, f"slot {self.slot}")
         except Exception as error:  # noqa: BLE001 - after any error no attempt can run here any more
-            _die(f"Spark makes no session: {error}")
+            _die(f"Spark cannot make a session: {error}")
 
 
 def main() -> int:
@@ -204,7 +204,7 @@ def main() -> int:
 
 
 def _preload() -> None:
-    """Imports modules while Spark starts, which mostly waits for its JVM."""
+    """Imports modules while Spark starts: the main thread then mostly waits for the JVM."""
     import dataflowd.runner.execute  # noqa: F401, PLC0415
 
 
@@ -221,7 +221,7 @@ def _probe(spark: SparkSession) -> dict[str, int]:
 
 
 def _end_with_jvm(spark: SparkSession) -> None:
-    """Ends the process with its JVM, because every further attempt would fail."""
+    """Ends this process when its JVM ends, because every further attempt would fail."""
     jvm = session.jvm(spark)
     if jvm is not None:
 

@@ -1,10 +1,10 @@
-"""One attempt from its order to its result: prepare, run, validate, and what is needed to publish.
+"""Executes one attempt, from its order to its result: prepare, run, validate, and the runner's part of publish.
 
 Prepare asks the host's side of the five questions before any job code runs. Run calls the author's function. Validate
-judges what was observed, compares it with what lies on the disk, and asks the checks that need a look at it. The
-manifest goes back with the result: publishing is the daemon's, in one transaction, with a token that is not known here.
-Rows of a table are put in their place before that, once the daemon has said that the token still lives (dataflowd.storage.tables).
-Whatever happens becomes a result; only the death of the process has none.
+judges the declared checks by what Spark observed during the write, compares the counts with the files on the disk, and reads
+the written rows for the checks that need them. The manifest goes back with the result. The daemon publishes it, in one
+transaction, with a token that the runner does not know. Rows of a table are moved to their place before that, after the
+daemon has confirmed the claim (dataflowd.storage.tables). Every error becomes a result; only when the process dies there is none.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 
 
 class Steps(Reporter, Protocol):
-    """Told as each of prepare, run, validate and publish begins."""
+    """Receives the steps of an attempt (prepare, run, validate, publish) as each of them begins."""
 
     def step(self, name: str) -> None: ...
     def found(self, document: dict[str, Any]) -> None:
-        """What prepare has found (dataflowd.storage.evidence), also when it has refused."""
+        """Receives what prepare has found (dataflowd.storage.evidence), also when prepare has refused the attempt."""
         ...
 
     def confirm(self) -> bool:
-        """Whether the attempt still holds its claim, as the daemon finds it in the database now."""
+        """Asks the daemon, which asks the database, whether the attempt still holds its claim."""
         ...
 
 
 def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.Event) -> dict[str, Any]:
-    """The result as a document: all of dataflowd.model.attempt.Result but the attempt and its token."""
+    """Returns the result as a document: all fields of dataflowd.model.attempt.Result except the attempt and its token."""
     seen = evidence.Evidence(order)
     result: dict[str, Any] = {
         "outcome": "FAILED",
@@ -73,7 +73,7 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
             reporter.found(seen.document())
         incoming.judge(order, spark, result)
         reporter.step("run")
-        ctx = _ran(order, spark, reporter, stop)
+        ctx = _run_or_replay(order, spark, reporter, stop)
         reporter.step("validate")
         result |= _with_checks(result, validate(ctx))
         check_inputs_again(order)
@@ -81,21 +81,21 @@ def execute(order: Order, spark: SparkSession, reporter: Steps, stop: threading.
         publish_tables(ctx, reporter.confirm)
         return result | {"outcome": "DONE"}
     except BaseException as error:  # noqa: BLE001 - sys.exit and cancellation in job code are results like any other
-        said = fault(error)
-        for line in f"failed {said.code}: {said}".splitlines():
+        failure = fault(error)
+        for line in f"failed {failure.code}: {failure}".splitlines():
             reporter.log(line)
-        return result | _with_checks(result, told_error(said))
+        return result | _with_checks(result, told_error(failure))
 
 
 def _with_checks(result: dict[str, Any], details: dict[str, Any]) -> dict[str, Any]:
-    """Those of the outputs behind those of the inputs."""
+    """Returns the details with the checks of the inputs (in `result`) before those of the outputs (in `details`)."""
     if "checks" not in result or "checks" not in details:
         return details
     return details | {"checks": [*result["checks"], *details["checks"]]}
 
 
-def _ran(order: Order, spark: SparkSession, reporter: Steps, stop: threading.Event) -> Context:
-    """Repaired records alone where the order says so, and the whole chunk where that cannot be."""
+def _run_or_replay(order: Order, spark: SparkSession, reporter: Steps, stop: threading.Event) -> Context:
+    """Runs the job on the repaired records alone if the order has a replay and the job allows it, else on the whole chunk."""
     function = jobcode.function(order)
     if (replay := order.replay) is not None:
         ctx = Context(order, spark, reporter, stop)
@@ -156,7 +156,7 @@ class _SparkEyes:
 
 
 def run(ctx: Context, function: Callable[[Context], Any]) -> None:
-    """Calls the author's function and sees that it has written what the flow declares."""
+    """Calls the author's function; raises NO_OUTPUT unless it has written every output that the flow declares."""
     ctx.params = typed_params(function, ctx.order.params)
     returned = function(ctx)
     missing = [name for name in ctx.order.outputs if name not in ctx.written()]
@@ -172,7 +172,7 @@ def run(ctx: Context, function: Callable[[Context], Any]) -> None:
 
 
 def validate(ctx: Context) -> dict[str, Any]:
-    """Outputs, checks, nodes and quarantine of a result; raises when something forbids publication."""
+    """Returns outputs, checks, nodes and quarantine of the result; raises if the chunk must not be published."""
     seen = ctx.seen()
     written = ctx.written()
     results = [result for item in written.values() for result in _judged(ctx, item, seen)]
@@ -185,7 +185,7 @@ def validate(ctx: Context) -> dict[str, Any]:
             "quarantine": _quarantine.documents(seen),
             "preview": _preview(ctx, ctx.order.trial.shown),
         }
-    # Of a replay the whole chunk has passed the limit, and no more records are bad now.
+    # A replay has no limit: the whole chunk has passed it before, and a repair adds no bad records.
     limit = ctx.order.quarantine if ctx.order.replay is None else None
     with publishable(details, results, seen, limit, ctx.rows_read() if limit is not None else 0):
         outputs = {name: _manifest(ctx, item) for name, item in written.items()}
@@ -195,7 +195,7 @@ def validate(ctx: Context) -> dict[str, Any]:
 
 
 def _preview(ctx: Context, most: int) -> dict[str, list[Any]]:
-    """The first rows of each output, as JSON can carry them."""
+    """Returns the first rows of each output, converted to JSON by Spark."""
     frames = {name: _stored(ctx, item) for name, item in ctx.written().items()}
     return {
         name: [json.loads(row[0]) for row in frame.limit(most).selectExpr("to_json(struct(*))").collect()]
@@ -218,7 +218,7 @@ def _judged(ctx: Context, item: Written, seen: list[Seen]) -> Iterator[checks.Ch
 
 
 def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
-    """What was observed, check by check."""
+    """Returns the counts for each check. Reads the rows again, to tell the checks apart, only if some row broke one."""
     is_broken = item.observed.get(checks.BROKEN, 0) if item.is_asked else _is_broken(ctx, item)
     if not is_broken:
         return dict.fromkeys((f"violations{index}" for index in range(len(item.compiled))), 0) | item.observed
@@ -228,16 +228,16 @@ def _counted(ctx: Context, item: Written) -> Mapping[str, Any]:
     if item.is_asked and not is_found:
         raise AttemptError(
             "WRONG_DATA",
-            f"{item.dataset.name}: {counted(item.observed[checks.BROKEN], 'row')} broke a check as they were written, "
-            "and none of those that were written does",
-            "the job's rows differ from one look to the next: make it deterministic",
+            f"{item.dataset.name}: {counted(item.observed[checks.BROKEN], 'row')} broke a check during the write, "
+            "and no row breaks a check when the files are read again",
+            "the job computes other rows each time: make it deterministic",
         )
     return counts
 
 
 def _is_broken(ctx: Context, item: Written) -> bool:
     path = allowed_roots.local_path(item.location)
-    assert path is not None  # noqa: S101 - only of such files the checks are left for later
+    assert path is not None  # noqa: S101 - only checks of local files are left for after the write
     return file_checks.is_broken(ctx.spark, path, item.schema, item.compiled, rows=lambda: _stored(ctx, item))
 
 
@@ -248,11 +248,11 @@ def _examples(ctx: Context, item: Written, observed: Mapping[str, Any]) -> dict[
 
 
 def _stored(ctx: Context, item: Written) -> DataFrame:
-    """What was written, as nobody else sees it yet."""
+    """Reads what the attempt has written. Nobody else can see it yet."""
     if item.dataset.format in formats.TABLES:
         return ctx.stored(item.dataset, item.location, is_staged=not item.is_adopted)
     is_plain = item.dataset.format in files.WITH_FOOTERS and not item.is_adopted
-    # Options say how a reader is to read it; these files are as they were written.
+    # The dataset's options are for readers of the published chunk; these files are read without them.
     dataset = replace(item.dataset, options={}) if is_plain else item.dataset
     return files.read_back(ctx.spark, dataset, item.location, item.schema)
 
@@ -265,7 +265,7 @@ def _duplicates(ctx: Context, item: Written, columns: list[str]) -> int:
 
 
 def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: DataFrame) -> checks.CheckResult:
-    """A function of the written DataFrame: True or None is good; False, a sentence or an error is not."""
+    """Calls a custom check with the written DataFrame. True or None passes; False, a sentence or an error does not."""
     function = jobcode.named(custom["function"], directory)
     try:
         answer = function(frame)
@@ -273,7 +273,7 @@ def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: Data
         answer = str(error) or f"an assertion failed{line_of(error)}"
     except Exception as error:
         if is_of_spark(error):
-            raise  # no answer of the check: a worker died, or the JVM; another attempt may get one
+            raise  # a worker or the JVM died, so that the check gave no answer; another attempt may get one
         answer = f"it raised {message_of(error)}{line_of(error)}"
     passed = answer is None or answer is True
     observed = answer if isinstance(answer, str) else ("passed" if passed else "it returned " + repr(answer))
@@ -283,7 +283,7 @@ def _custom(dataset: str, custom: Mapping[str, str], directory: str, frame: Data
 
 
 def _manifest(ctx: Context, item: Written) -> dict[str, Any]:
-    """What was written; its rows must be those that were observed."""
+    """Returns the manifest of what was written; raises WRONG_DATA unless its rows are those that were observed."""
     listed = (
         _table_listed(ctx, item) if item.dataset.format in formats.TABLES else _files_listed(ctx.spark, item)
     )
@@ -307,20 +307,20 @@ def _files_listed(spark: SparkSession, item: Written) -> list[dict[str, Any]]:
         raise AttemptError(
             "WRONG_DATA",
             f"{item.dataset.name}: {agreeing(item.rows, 'row', 'was', 'were')} observed, and the files hold {rows}",
-            "a task may have been counted twice: the attempt is to be repeated",
+            "Spark may have counted a task twice: repeat the attempt",
         )
     return [file.document() for file in found]
 
 
 def check_inputs_again(order: Order) -> None:
-    """Files of a version never change; the rows of a table may have been replaced or deleted while they were read."""
+    """Raises if rows of an input table were replaced or deleted while the job read them. Files of a version never change."""
     for source in order.inputs.values():
         if source.dataset.format in formats.TABLES:
             reading.check_unchanged(source, order.allowed_hosts)
 
 
 def publish_tables(ctx: Context, confirm: Callable[[], bool]) -> None:
-    """Files are published by the flip of their manifest alone; rows have to be where readers look by then."""
+    """Moves the rows of tables to where readers look, before the daemon flips the manifest. Files need only the flip."""
     for item in ctx.written().values():
         if item.dataset.format in formats.TABLES and not item.is_adopted:
             writing.publish(item.dataset, ctx.order, item.rows, confirm)

@@ -1,4 +1,4 @@
-"""What went wrong in job code, as its author should read it: his own lines first, and none of ours or Spark's."""
+"""Turns an error in job code into what its author reads: the message, and the frames of the author's own code alone."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ MESSAGE_CHARACTERS = 4000
 _OURS = str(Path(dataflowd.__file__).parent) + "/"
 _INSIDE = ("/pyspark/", "/py4j/", "/importlib/", "<frozen")
 _LIBRARY = sysconfig.get_path("stdlib") + "/"
-_INSTALLED = ("site-packages", "dist-packages")  # below the library's directory, and may be the author's own
+# These lie below the library's directory, and may hold the author's own code.
+_INSTALLED = ("site-packages", "dist-packages")
 
 
 class CancelledError(BaseException):
-    """Raised inside job code when its attempt is cancelled; a BaseException, so that `except Exception` lets it by."""
+    """Raised inside job code when its attempt is cancelled; a BaseException, so that `except Exception` does not catch it."""
 
 
 def fault(error: BaseException) -> AttemptError:
-    """The error as it is stored: code, message, and the author's own frames."""
+    """Returns the error as it is stored: code, message, remedy, and the author's own frames."""
     if foreign := foreign_types.behind(error):
         return _with_frames(error, foreign.message, foreign.remedy, foreign.code)
     if isinstance(error, AttemptError):
-        told = _with_frames(error, error.message, error.remedy, error.code)
-        told.details, told.heals = dict(error.details), error.heals
-        return told
+        framed = _with_frames(error, error.message, error.remedy, error.code)
+        framed.details, framed.heals = dict(error.details), error.heals
+        return framed
     if isinstance(error, DataflowError):
         return AttemptError(error.code, error.message, error.remedy)
     if isinstance(error, CancelledError):
@@ -48,29 +49,29 @@ def fault(error: BaseException) -> AttemptError:
 
 
 def is_of_spark(error: BaseException) -> bool:
-    """Whether Spark itself broke down, as when a worker or the JVM dies; what job code raises in a worker is a PythonException."""
+    """Whether Spark itself broke down, as when a worker or the JVM dies. An error of job code in a worker is a PythonException."""
     from py4j.protocol import Py4JError  # noqa: PLC0415
 
     return isinstance(error, Py4JError | ConnectionError)
 
 
 def line_of(error: BaseException) -> str:
-    """Where in the author's own code it was raised, to be said behind the message."""
+    """Returns file and line of the author's code that raised the error, to be put behind the message."""
     frames = list(_author_frames(error))
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _with_frames(error: BaseException, message: str, remedy: str, code: str = "JOB_FAILED") -> AttemptError:
     node = node_of(error)
-    said = message if node is None else f"in node {node}: {message}"
+    text = message if node is None else f"in node {node}: {message}"
     frames = "".join(traceback.format_list(list(_author_frames(error)))).rstrip()
-    return AttemptError(code, mask(f"{said}\n{frames}".rstrip()), remedy)
+    return AttemptError(code, mask(f"{text}\n{frames}".rstrip()), remedy)
 
 
 def message_of(error: BaseException) -> str:
-    """Spark's errors carry the stack of the JVM behind their own words."""
-    said = "".join(traceback.format_exception_only(error)).strip().split("\n\nJVM stacktrace:")[0]
-    return said if len(said) <= MESSAGE_CHARACTERS else said[:MESSAGE_CHARACTERS] + " ..."
+    """Returns type and message of the error, without the stack of the JVM that Spark adds to its messages."""
+    text = "".join(traceback.format_exception_only(error)).strip().split("\n\nJVM stacktrace:")[0]
+    return text if len(text) <= MESSAGE_CHARACTERS else text[:MESSAGE_CHARACTERS] + " ..."
 
 
 def _author_frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
@@ -80,7 +81,7 @@ def _author_frames(error: BaseException) -> Iterator[traceback.FrameSummary]:
 
 
 def _is_foreign(path: str) -> bool:
-    """Whether the file is one of ours, of Spark's or of Python's own library."""
+    """Whether the file belongs to dataflowd, to Spark or to Python's own library."""
     if path.startswith(_OURS) or any(part in path for part in _INSIDE):
         return True
     return path.startswith(_LIBRARY) and not path.removeprefix(_LIBRARY).startswith(_INSTALLED)

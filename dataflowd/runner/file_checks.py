@@ -1,8 +1,9 @@
-"""Checks of a large chunk, asked when it is written, and of what its files tell where that is enough.
+"""Evaluates the checks of a large chunk after the write, from the statistics in its Parquet files where these are enough.
 
-To ask each row of a large chunk costs its pass up to a third of its time. Its Parquet files tell the NULLs of every
-column, the bounds of numbers and days, and the few thousand texts that occur, which stand for all rows. Spark judges
-them, so that a rule means the same everywhere; and it looks at the rows where the files do not tell.
+Evaluating the checks for each row during the write can cost a third of the write's time. Parquet files store the number of
+NULLs of every column, the bounds of numbers and days, and the distinct texts of a column that has at most a few thousand.
+Spark evaluates the checks on these values, so that a rule means the same everywhere. Where the files do not have them, Spark
+reads the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from dataflowd.storage.summary import Summary
 
 LISTED = ("accepted_values", "regex")
-# Bounds of a text may be cut, those of a float hide a NaN, and those of a moment depend on the time zone.
+# Bounds of a text may be cut, bounds of a float hide a NaN, and bounds of a timestamp depend on the time zone.
 BOUNDED = ("tinyint", "smallint", "int", "bigint", "decimal", "date")
 
 
@@ -33,9 +34,9 @@ def is_broken(
     compiled: Sequence[ColumnCheck],
     rows: Callable[[], DataFrame],
 ) -> bool:
-    """Whether a row in the files below the path breaks any of the checks. `rows`: all of them."""
+    """Whether a row in the files below the path breaks any of the checks. `rows` returns all rows of these files."""
     kinds = {check.column: schema[check.column].dataType.simpleString() for check in compiled}
-    told = summary.summaries(
+    summaries = summary.summaries(
         path,
         kinds,
         bounded={
@@ -47,50 +48,50 @@ def is_broken(
             check.column for check in compiled if check.rule in LISTED and kinds[check.column] == "string"
         },
     )
-    left, answered, standing = [], [], dict[str, set[Any]]()
+    by_rows, by_values, values_of = [], [], dict[str, set[Any]]()
     for check in compiled:
-        found = told[check.column]
+        found = summaries[check.column]
         if check.rule == "not_null" and found.nulls is not None:
             if found.nulls:
                 return True
-        elif (values := _standing(check, found)) is None:
-            left.append(check)
+        elif (values := _representatives(check, found)) is None:
+            by_rows.append(check)
         else:
-            answered.append(check)
-            standing[check.column] = standing.get(check.column, set()) | values
-    if any(standing.values()) and _breaks_standing(_frame(spark, schema, standing), answered):
+            by_values.append(check)
+            values_of[check.column] = values_of.get(check.column, set()) | values
+    if any(values_of.values()) and _has_broken_value(_frame(spark, schema, values_of), by_values):
         return True
-    return bool(left) and _breaks(rows(), left)
+    return bool(by_rows) and _has_broken_row(rows(), by_rows)
 
 
-def _standing(check: ColumnCheck, found: Summary) -> set[Any] | None:
-    """The values that stand for all of the column."""
+def _representatives(check: ColumnCheck, found: Summary) -> set[Any] | None:
+    """Returns the values that decide the check for the whole column; None: the files do not have them."""
     if check.rule == "not_null":
         return None
     return found.bounds if check.rule == "range" and found.bounds is not None else found.values
 
 
-def _frame(spark: SparkSession, schema: StructType, standing: dict[str, set[Any]]) -> DataFrame:
-    """NULL, where another column has more values, breaks no rule that is asked of it."""
+def _frame(spark: SparkSession, schema: StructType, values_of: dict[str, set[Any]]) -> DataFrame:
+    """Returns the values as a DataFrame. Shorter columns are filled with NULL, which breaks none of their checks."""
     import pyarrow as pa  # noqa: PLC0415
     from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
 
-    length = max(map(len, standing.values()))
-    padded = {name: [*found, *[None] * (length - len(found))] for name, found in standing.items()}
+    length = max(map(len, values_of.values()))
+    padded = {name: [*values, *[None] * (length - len(values))] for name, values in values_of.items()}
     kinds = StructType([StructField(name, schema[name].dataType) for name in padded])
     return spark.createDataFrame(pa.table(padded), kinds)
 
 
-def _breaks_standing(frame: DataFrame, asked: Sequence[ColumnCheck]) -> bool:
-    """The values are a part of the plan: asked so, they need no Spark job."""
+def _has_broken_value(frame: DataFrame, compiled: Sequence[ColumnCheck]) -> bool:
+    """Written this way, Spark answers from its plan, which holds the values, and starts no job."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    return bool(frame.where(checks.any_broken(asked)).select(F.lit(1)).limit(1).collect())
+    return bool(frame.where(checks.any_broken(compiled)).select(F.lit(1)).limit(1).collect())
 
 
-def _breaks(frame: DataFrame, asked: Sequence[ColumnCheck]) -> bool:
-    """One pass of all partitions over the columns that are asked; no value of a row comes here."""
+def _has_broken_row(frame: DataFrame, compiled: Sequence[ColumnCheck]) -> bool:
+    """Counts in one pass over the columns of the checks; only the count comes back to the driver."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    row = frame.agg(F.count_if(checks.any_broken(asked))).first()
+    row = frame.agg(F.count_if(checks.any_broken(compiled))).first()
     return row is not None and row[0] > 0

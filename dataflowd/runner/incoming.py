@@ -1,8 +1,8 @@
-"""Declared checks of inputs that come from outside, judged before the job's code begins.
+"""Judges the declared checks of inputs that come from outside, before the job's code begins.
 
-What a job makes is judged when it is published. What comes from outside has no such moment: the first attempt that
-reads a version judges it, in a pass of its own over that chunk, and the answer is stored for all others. What fails
-is NOT_VALIDATED. Rows that cannot be parsed count as rows whose columns are NULL.
+The chunk that a job makes is judged before it is published. A chunk from outside is not published by dataflowd, so the first
+attempt that reads a version of it judges it, in one more pass over the chunk, and the answer is stored for all other
+attempts. A failed check raises NOT_VALIDATED. Rows that cannot be parsed count as rows whose columns are NULL.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from dataflowd.model.work_order import Chunk, Dataset, Input, Order
 
-# Of an output: row_count compares it with what its job has read.
-NOT_ASKED = frozenset({"row_count"})
+# row_count compares an output with the inputs of its job, and a chunk from outside has no job.
+CHECKS_OF_OUTPUTS = frozenset({"row_count"})
 
 
 def judge(order: Order, spark: SparkSession, result: dict[str, Any]) -> None:
@@ -31,12 +31,13 @@ def judge(order: Order, spark: SparkSession, result: dict[str, Any]) -> None:
     if order.forced or order.trial is not None:
         return
     for source in order.inputs.values():
-        asked = {name: check for name, check in source.dataset.checks.items() if name not in NOT_ASKED}
-        if not asked or source.dataset.format not in formats.FILES:
+        declared = source.dataset.checks
+        applicable = {name: check for name, check in declared.items() if name not in CHECKS_OF_OUTPUTS}
+        if not applicable or source.dataset.format not in formats.FILES:
             continue
         for chunk in source.chunks:
             if chunk.files is None and chunk.batch is None and chunk.location is not None:
-                _judge(source, chunk, replace(source.dataset, checks=asked), spark, result)
+                _judge(source, chunk, replace(source.dataset, checks=applicable), spark, result)
 
 
 def _judge(
@@ -44,7 +45,7 @@ def _judge(
 ) -> None:
     if chunk.judged is not None:
         if not chunk.judged:
-            raise _refused(source.name, chunk, "its checks failed before")
+            raise _not_validated(source.name, chunk, "its checks failed before")
         return
     try:
         results = list(_judged(spark, dataset, str(chunk.location)))
@@ -55,13 +56,13 @@ def _judge(
     if len(source.chunks) > 1:
         results = [replace(one, name=f"{one.name} of {chunk.dataid}") for one in results]
     broken = [f"{one.name}: observed {one.observed}, expected {one.expected}" for one in results if one.stops]
-    said = "; ".join(broken)
+    summary = "; ".join(broken)
     result.setdefault("checks", []).extend(one.document() for one in results)
     result.setdefault("judged", []).append(
-        {"dataset": source.name, "dataid": chunk.dataid, "passed": not broken, "said": said}
+        {"dataset": source.name, "dataid": chunk.dataid, "passed": not broken, "said": summary}
     )
     if broken:
-        raise _refused(source.name, chunk, said)
+        raise _not_validated(source.name, chunk, summary)
 
 
 def _judged(spark: SparkSession, dataset: Dataset, location: str) -> Iterator[checks.CheckResult]:
@@ -85,9 +86,9 @@ def _judged(spark: SparkSession, dataset: Dataset, location: str) -> Iterator[ch
     )
 
 
-def _refused(name: str, chunk: Chunk, said: str) -> AttemptError:
+def _not_validated(name: str, chunk: Chunk, why: str) -> AttemptError:
     return AttemptError(
         "NOT_VALIDATED",
-        f"{name}/{chunk.dataid} does not pass the checks of its dataset: {said}",
+        f"{name}/{chunk.dataid} does not pass the checks of its dataset: {why}",
         f"correct it and `dataflowctl ready {name} {chunk.dataid}`; if it is right all the same, call dataflow.validated()",
     )

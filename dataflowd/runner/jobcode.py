@@ -1,8 +1,8 @@
 """Finds the code that an order names, and makes one function of a Context out of it.
 
-A module is imported from the flow's directory, as the flow's check has found it. The process that imports it serves
-one version of that code; a changed file is another version, and another process's. A Spark SQL file becomes a function
-too: its inputs are views of this attempt's session, the dataid and the parameters are bound and never pasted.
+A module is imported from the flow's directory, where the check of the flow has found it. A runner serves one version of
+the code; when a file changes, the daemon starts another runner. A Spark SQL file becomes a function too: its inputs are views
+of this attempt's session; the dataid and the parameters are bound as arguments and never become a part of the SQL text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dataflowd.sdk.context import Context
 
 
-# How many modules there were when those of a directory were last looked for: there are thousands, and new ones seldom.
+# The number of imported modules when _carry last went through them: there are thousands, and seldom a new one.
 _seen: dict[str, int] = {}
 
 
@@ -39,7 +39,7 @@ def function(order: Order) -> Callable[[Context], Any]:
 
 
 def named(reference: str, directory: str) -> Callable[..., Any]:
-    """`module:function`; errors of the import are the author's, and come out as they are."""
+    """Imports `module:function`. Errors of the import are the author's, and are raised unchanged."""
     module, _, name = reference.partition(":")
     if directory and directory not in sys.path:
         sys.path.insert(0, directory)
@@ -55,7 +55,7 @@ def named(reference: str, directory: str) -> Callable[..., Any]:
 
 
 def _carry(directory: str) -> None:
-    """Functions of the flow's own modules go to the executors as they are: those have no such modules to import."""
+    """Makes Spark send functions of the flow's own modules to the executors by value: executors cannot import these modules."""
     from pyspark import cloudpickle  # noqa: PLC0415 - the SDK imports without Spark
 
     modules = list(sys.modules.values())
@@ -65,7 +65,7 @@ def _carry(directory: str) -> None:
         place = str(getattr(module, "__file__", None))
         if directory and place.startswith(directory + os.sep) and "site-packages" not in place:
             cloudpickle.register_pickle_by_value(module)
-    _seen[directory] = len(modules)  # only now: an attempt beside this one must not take them for carried
+    _seen[directory] = len(modules)  # set last, because an attempt in another thread relies on it
 
 
 def sql_function(path: Path) -> Callable[[Context], None]:
@@ -83,7 +83,7 @@ def sql_function(path: Path) -> Callable[[Context], None]:
                 "INVALID_CODE", f"{path} cannot be read: {error.strerror}", "correct the flow file"
             ) from None
         for name, source in ctx.order.inputs.items():
-            # A calendar says when, and has nothing to read.
+            # A calendar says when a job runs, and has no data to read.
             if source.dataset.format != "none":
                 ctx.read(name).createOrReplaceTempView(name)
         bound = {"dataid": ctx.dataid} | ctx.order.params

@@ -1,8 +1,8 @@
-"""What job code prints, and the threads that it leaves: both are told apart by the attempt that caused them.
+"""Assigns what job code prints, and the threads that it leaves running, to the attempt that caused them.
 
-Several attempts run side by side in one process, each in a thread; a thread that is started belongs to the attempt of
-the thread that starts it. So a `print` finds the log of its own attempt, and what still runs when the function has
-returned is known by name.
+Several attempts run side by side in one process, each in a thread. A new thread belongs to the attempt of the thread that
+starts it. So a `print` reaches the log of its own attempt, and the threads that still run when the job's function has
+returned can be named.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _OWNER = "_dataflow_owner"
 _LIBRARIES = ("py4j", "pyspark", "grpc", "dataflowd")
-_GO_BETWEENS = ("threading", "concurrent.futures", "multiprocessing")
+_STARTERS = ("threading", "concurrent.futures", "multiprocessing")
 
 
 def install() -> None:
-    """Once, before any attempt runs."""
+    """Replaces stdout, stderr and Thread.start. Call it once, before any attempt runs."""
     sys.stdout = _Router(sys.stdout)
     sys.stderr = _Router(sys.stderr)
     begin = threading.Thread.start
@@ -36,7 +36,7 @@ def install() -> None:
 
 
 class Owner:
-    """An attempt, as the owner of threads and lines."""
+    """An attempt, as the owner of threads and printed lines."""
 
     def __init__(self, sink: Callable[[str], None]) -> None:
         self.sink = sink
@@ -70,7 +70,7 @@ def owner() -> Owner | None:
 
 @contextmanager
 def owned(sink: Callable[[str], None]) -> Iterator[Owner]:
-    """The current thread works for an attempt."""
+    """Makes the current thread work for one attempt, which prints to `sink`."""
     thread = threading.current_thread()
     mine = Owner(sink)
     setattr(thread, _OWNER, mine)
@@ -82,8 +82,8 @@ def owned(sink: Callable[[str], None]) -> Iterator[Owner]:
 
 
 def _is_library(starter: FrameType | None) -> bool:
-    """Whether a thread is Spark's affair: it is started by Spark's code, maybe through a pool of the standard library."""
-    while starter is not None and _module(starter).startswith(_GO_BETWEENS):
+    """Whether Spark's code or ours starts the thread, directly or through a pool of the standard library."""
+    while starter is not None and _module(starter).startswith(_STARTERS):
         starter = starter.f_back
     return starter is not None and _module(starter).startswith(_LIBRARIES)
 

@@ -1,15 +1,16 @@
-"""Masks passwords in what a script prints, without knowing them: `python -I -S output_filter.py SOURCE TOLD`, run by script.
+"""Masks passwords in what a script prints, without knowing them: `python -I -S output_filter.py SOURCE CHANNEL`, run by script.
 
 The filter lives as long as the script, and its memory must hold neither the key nor a password. So it is a program of its
-own, begun before the key is read, and is told how to recognise a password: its length, and at most 50 bits about it.
+own, started before the key is read. Through the channel it receives how to recognise each password: the password's length,
+and at most 50 bits about it.
 
-- The bytes of all output are put into eight classes by a random table. A place is looked at more closely where the classes
-  are those of the password's first six bytes; `bytes.find` sees to that at full speed.
-- There a keyed hash of as many bytes as the password has must agree, in 32 bits. Other text is masked by mistake once in
-  2**50 places; and from so few bits nobody can tell which of all good passwords it is. A weak one can be guessed from them.
+- A random table puts each byte value into one of eight classes. `bytes.find` quickly finds the places in the output where
+  the classes are those of the password's first six bytes (18 bits).
+- At such a place, a keyed hash over the password's length must agree in 32 bits. Other text is masked by mistake once in
+  2**50 places. 50 bits do not determine a good password; a weak password can be guessed from them.
 
-What a script prints does pass through the filter's memory. It is kept in one buffer, and overwritten there once it was
-masked. An unfinished line waits for its rest, because a password may be cut by the end of a read.
+What a script prints passes through the filter's memory. It is kept in one buffer and overwritten there after it was
+masked. The filter holds back an unfinished line until the line ends, because the end of a read may cut a password in two.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
 MASK = b"***"
 PIPE_BYTES = 65536
 LINE_BYTES = 65536
-TOLD_BYTES = 65536
+CHANNEL_BYTES = 65536
 CLASSES = 8
 CLASSED_BYTES = 6
 TAG_BYTES = 4
 KEY_BYTES = 32
-TABLES = 64  # tried until the classes of no password are all alike, as in a line of dashes
+# So many random tables are drawn, and the one that gives the passwords the most different classes is used: a password whose
+# classes are all alike would make every line of dashes a place to look at.
+TABLES = 64
 PR_SET_DUMPABLE = 4
 READY = b"\n"
 
@@ -49,7 +52,7 @@ class Recogniser:
 
     @classmethod
     def of(cls, forms: Sequence[bytes]) -> Recogniser:
-        """Made by the process that has the passwords."""
+        """Makes a recogniser of these forms of passwords, in the process that has the passwords."""
         key = secrets.token_bytes(KEY_BYTES)
         tables = (_random_table() for _ in range(TABLES))
         table = max(tables, key=lambda table: min((_variety(form, table) for form in forms), default=0))
@@ -71,32 +74,32 @@ class Recogniser:
         return {"table": self.table.hex(), "key": self.key.hex(), "marks": marks}
 
     def spans(self, buffer: bytearray, size: int) -> list[tuple[int, int]]:
-        """Where passwords stand in the first `size` bytes; those that overlap are one."""
+        """Returns where passwords stand in the first `size` bytes; overlapping places are merged."""
         merged: list[tuple[int, int]] = []
-        for start, end in sorted(self._found(buffer, size)):
+        for start, end in sorted(self._matches(buffer, size)):
             if merged and start < merged[-1][1]:
                 merged[-1] = merged[-1][0], max(end, merged[-1][1])
             else:
                 merged.append((start, end))
         return merged
 
-    def _found(self, buffer: bytearray, size: int) -> Iterator[tuple[int, int]]:
+    def _matches(self, buffer: bytearray, size: int) -> Iterator[tuple[int, int]]:
         classed = buffer.translate(self.table)
         with memoryview(buffer) as view:
             for length, classes, tag in self.marks:
                 at = classed.find(classes, 0, size)
                 while at >= 0 and at + length <= size:
-                    with view[at : at + length] as there:
-                        is_it = _tag(there, self.key) == tag
-                    if is_it:
-                        # The hash leaves what it was given on the stack: the next one of this length takes its place.
+                    with view[at : at + length] as piece:
+                        is_match = _tag(piece, self.key) == tag
+                    if is_match:
+                        # The hash function leaves its input on the stack; hashing zeros of the same length overwrites it.
                         _tag(bytes(length), self.key)
                         yield at, at + length
-                    at = classed.find(classes, at + (length if is_it else 1), size)
+                    at = classed.find(classes, at + (length if is_match else 1), size)
 
 
 def _random_table() -> bytes:
-    """As many bytes in each class."""
+    """Returns a random table with the same number of byte values in each class."""
     order = list(range(256))
     secrets.SystemRandom().shuffle(order)
     table = bytearray(256)
@@ -114,7 +117,7 @@ def _tag(form: bytes | memoryview, key: bytes) -> bytes:
 
 
 def run(source: int, target: int, known: Recogniser) -> None:
-    """Until the last writer is gone."""
+    """Copies source to target with passwords masked, until the last writer of source is gone."""
     kept = known.longest - 1
     buffer = bytearray(LINE_BYTES + PIPE_BYTES + kept)
     waiting = 0  # bytes at the start of the buffer, of a line that has not ended
@@ -144,7 +147,7 @@ def _masked(buffer: bytearray, end: int, spans: Sequence[tuple[int, int]]) -> by
 
 
 def _keep(buffer: bytearray, end: int, size: int) -> int:
-    """Moves what waits to the start, and overwrites all else."""
+    """Moves the unfinished line to the start of the buffer, overwrites the rest with zeros, and returns the line's length."""
     left = size - end
     with memoryview(buffer) as view:
         view[:left] = view[end:size]
@@ -157,28 +160,28 @@ def _write(target: int, data: bytes) -> None:
         data = data[os.write(target, data) :]
 
 
-def _told(handle: int) -> Recogniser | None:
-    """None: there will be no script."""
-    said = b""
-    while not said.endswith(READY):
-        more = os.read(handle, TOLD_BYTES)
+def _receive(channel: int) -> Recogniser | None:
+    """Reads the recogniser and confirms it. None: the other end closed, and no script will start."""
+    received = b""
+    while not received.endswith(READY):
+        more = os.read(channel, CHANNEL_BYTES)
         if not more:
             return None
-        said += more
-    os.write(handle, READY)
-    os.close(handle)
-    return Recogniser.parse(json.loads(said))
+        received += more
+    os.write(channel, READY)
+    os.close(channel)
+    return Recogniser.parse(json.loads(received))
 
 
 def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
-    source, told = map(int, sys.argv[1:3])
+    source, channel = map(int, sys.argv[1:3])
     try:
-        known = _told(told)
+        known = _receive(channel)
         if known is not None:
             run(source, sys.stdout.fileno(), known)
     except OSError:
-        pass  # the reader is gone
+        pass  # nobody reads the output any more
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Prepare: the host's side of the five questions, asked before any code of the job runs, for every kind of job.
 
-What differs is how the process that executes the job looks at data: a runner has Spark, a script has the local disk.
+Jobs differ only in how the process that executes them looks at data: a runner uses Spark, and the process of a script
+sees the local disk.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Eyes(Protocol):
     """How a process looks at inputs, and makes or reserves the places of outputs."""
 
     def listing(self, dataset: Dataset, location: str) -> Sequence[File] | None:
-        """The files at a location; None: nothing is there."""
+        """Returns the files at a location; None: nothing is there."""
         ...
 
     def check_table(self, source: Input) -> None: ...
@@ -32,7 +33,7 @@ class Eyes(Protocol):
 
 
 def prepare(order: Order, seen: evidence.Evidence, eyes: Eyes) -> None:
-    """Raises what forbids the job to begin; `seen` then holds what was found until there."""
+    """Raises the fault that forbids the job to begin. `seen` collects what was found, also up to a fault."""
     allowed_order.check(order)
     places = manifest_check.Places(seen, eyes.listing)
     for source in order.inputs.values():
@@ -52,5 +53,5 @@ def occupied(location: object) -> AttemptError:
     return AttemptError(
         "LOCKED",
         f"the directory {location}, which this attempt alone may write, exists already",
-        "another database may use the same location: separate them",
+        "another control database may use the same location: give each its own",
     )

@@ -1,10 +1,10 @@
-"""Who may speak to a runner's Spark: where it listens, whom it answers, and what is encrypted.
+"""Configures who may connect to a runner's Spark: where Spark listens, whom it answers, and what it encrypts.
 
-With a local master nobody but the runner has a reason to: Spark listens on loopback alone and demands a secret. Spark
+With a local master nobody but the runner needs to connect: Spark listens on loopback alone and demands a secret. Spark
 itself draws that secret for each application and keeps it in the memory of the JVM, so that no file, argument, variable
-or page shows it. YARN and Kubernetes draw one too and hand it to the executors; there authentication and encryption are
-the default, which a flow or the host's spark-defaults.conf may change. The secret of a standalone cluster is the
-cluster's own: it comes from spark-defaults.conf. A Connect server is protected by whoever runs it.
+or page shows it. On YARN and Kubernetes Spark draws a secret too and hands it to the executors; there authentication and
+encryption are the default, which a flow or the host's spark-defaults.conf may change. A standalone cluster has a secret of
+its own, which stands in spark-defaults.conf. Whoever runs a Connect server protects it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ ENCRYPT_DISK = "spark.io.encryption.enabled"
 LOCAL = {
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
-    # Of a Connect server that a flow may start inside its runner.
+    # For a Connect server that a flow may start inside its runner.
     "spark.connect.grpc.binding.address": LOOPBACK,
     AUTHENTICATE: "true",
 }
 CLUSTER = {AUTHENTICATE: "true", ENCRYPT: "true", ENCRYPT_DISK: "true"}
-# These send a file or a jar of an application to whoever asks for it, authenticated or not.
+# These versions of Spark send a file or a jar of an application to anybody who asks, authenticated or not.
 LEAKING_VERSIONS = ("4.2.0", "4.3.0")
 HERE = ("localhost", LOOPBACK, "::1")
 
@@ -39,26 +39,26 @@ _PROPERTY = re.compile(r"\s*(?P<name>[^\s=:#!][^\s=:]*)\s*[=:\s]\s*(?P<value>.*?
 
 
 def is_local(master: str) -> bool:
-    """Driver and executors are one process. `local-cluster[...]` starts others."""
+    """Whether driver and executors are one process. `local-cluster[...]` starts more processes."""
     return master == "local" or master.startswith("local[")
 
 
 def applied(flow: Mapping[str, str], master: str) -> dict[str, str]:
-    """The flow's configuration with what protects Spark."""
+    """Returns the flow's configuration with the settings that protect Spark."""
     if is_local(master):
-        # A secret of the flow's would take the place of the one that Spark draws.
+        # A secret in the flow would replace the secret that Spark draws.
         own = {name: value for name, value in flow.items() if not name.startswith(f"{AUTHENTICATE}.")}
         return own | LOCAL
     return _defaults(flow, master) | dict(flow)
 
 
 def variables(master: str) -> dict[str, str]:
-    """Spark's UI, where a flow asks for it, listens where this variable says."""
+    """Returns the environment variable that keeps Spark's UI, if a flow switches it on, on loopback."""
     return {"SPARK_LOCAL_IP": LOOPBACK} if is_local(master) else {}
 
 
 def host_defaults() -> dict[str, str]:
-    """What spark-defaults.conf of this host says. Spark reads it itself; here it is only looked at."""
+    """Returns the settings in this host's spark-defaults.conf. Spark applies the file itself; here it is only inspected."""
     try:
         lines = (_conf_directory() / "spark-defaults.conf").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -67,7 +67,7 @@ def host_defaults() -> dict[str, str]:
 
 
 def openings(master: str, flow: Mapping[str, str], version: str) -> Iterator[tuple[str, str]]:
-    """What is open with this master, each with its remedy."""
+    """Yields what is unprotected with this master, each with its remedy."""
     if urlsplit(master).scheme == "sc":
         yield from _connect_openings(master)
     elif not is_local(master):
@@ -80,13 +80,13 @@ def _cluster_openings(master: str, flow: Mapping[str, str], version: str) -> Ite
     if not _is_on(conf, AUTHENTICATE):
         secret = "" if _draws_secret(master) else f" and the cluster's {AUTHENTICATE}.secret"
         yield (
-            "driver and executors obey whoever reaches their ports: no authentication",
+            "driver and executors obey anybody who reaches their ports: there is no authentication",
             f"set {AUTHENTICATE} true{secret} in {place}, and the same in the cluster",
         )
     elif version in LEAKING_VERSIONS:
         yield (
             f"Spark {version} answers requests for files of a running application before it knows who asks",
-            "use Spark 4.2.1, or a later one than 4.3.0",
+            "use Spark 4.2.1, or a version after 4.3.0",
         )
     if not (_is_on(conf, ENCRYPT) or _is_on(conf, TLS)):
         yield (
@@ -112,11 +112,11 @@ def _connect_openings(master: str) -> Iterator[tuple[str, str]]:
 
 
 def _defaults(flow: Mapping[str, str], master: str) -> dict[str, str]:
-    """Spark refuses encryption without authentication: who switches that off has none of the rest either."""
-    said = host_defaults() | dict(flow)
-    if not _draws_secret(master) or not _is_on({AUTHENTICATE: "true"} | said, AUTHENTICATE):
+    """Returns the defaults that neither host nor flow overrides. None without authentication: Spark then refuses encryption."""
+    configured = host_defaults() | dict(flow)
+    if not _draws_secret(master) or not _is_on({AUTHENTICATE: "true"} | configured, AUTHENTICATE):
         return {}
-    return {name: value for name, value in CLUSTER.items() if name not in said}
+    return {name: value for name, value in CLUSTER.items() if name not in configured}
 
 
 def _draws_secret(master: str) -> bool:
@@ -128,6 +128,6 @@ def _is_on(conf: Mapping[str, str], name: str) -> bool:
 
 
 def _conf_directory() -> Path:
-    import pyspark  # noqa: PLC0415 - where it lies is all that is asked
+    import pyspark  # noqa: PLC0415 - only its directory is needed
 
     return Path(os.environ.get("SPARK_CONF_DIR") or Path(pyspark.__file__).parent / "conf")

@@ -1,6 +1,6 @@
 """Runs a job on DataFrames or files, through the steps of an attempt, with no daemon and no database.
 
-`dataflowd.testing` is its public face; the class archive is trained with it.
+`dataflowd.testing` is the public face of this module. `training` makes the class archive with it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ SPARK_VARIABLES = (
 
 @contextmanager
 def local_spark(cores: int = 2) -> Iterator[SparkSession]:
-    """A small Spark of one's own, which leaves nothing behind. One that runs already is used, and left running."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - those who bring their own do not pay for it
+    """Starts a small Spark, which leaves no files behind. If this process has a Spark already, uses it and leaves it running."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only a caller of this function pays for the import
 
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -62,7 +62,7 @@ def local_spark(cores: int = 2) -> Iterator[SparkSession]:
 
 
 def load_flow(path: Path) -> Flow:
-    """The flow file, checked completely, as this host's settings read it."""
+    """Loads a flow file with this host's settings and checks it completely."""
     from dataflowd import flow  # noqa: PLC0415
     from dataflowd.host.settings import load  # noqa: PLC0415
 
@@ -71,7 +71,7 @@ def load_flow(path: Path) -> Flow:
 
 @dataclass
 class Recorded:
-    """What a job said while it ran."""
+    """Everything that a job reported while it ran."""
 
     lines: list[str] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
@@ -119,10 +119,11 @@ def run_job(  # noqa: PLR0913 - all but the first four have defaults
 ) -> Ran:
     """`inputs`: a DataFrame, or a file that is read as its dataset says.
 
-    `flow`: of `load_flow`; the job is the one whose code is this function, or `job` where several are. What it declares
-    holds: `params` adds to its parameters, `quarantine` stands for its limit. `datasets`: without a flow, what is known of them.
+    `flow`: from `load_flow`. The job is the one whose code is this function; if several jobs have this code, `job` names one.
+    The job's declarations apply: `params` adds to its parameters, `quarantine` replaces its limit. `datasets`: without a flow,
+    the declarations of datasets.
 
-    `resolved`: records of an earlier run's quarantine, each with the columns that a person repaired, or None: dropped.
+    `resolved`: records from the quarantine of an earlier run, each with the columns that a person repaired; None drops it.
     """
     declared = flow.datasets if flow is not None else datasets or {}
     own = _job_of(flow, function, job) if flow is not None else None
@@ -145,9 +146,9 @@ def run_job(  # noqa: PLR0913 - all but the first four have defaults
         )
         if flow is not None and own is not None:
             order = with_checks(order, flow, own)
-        said = Recorded()
+        recorded = Recorded()
         frames = {name: value for name, value in inputs.items() if not isinstance(value, Path)}
-        ctx = Context(order, spark, said, threading.Event(), frames=frames)
+        ctx = Context(order, spark, recorded, threading.Event(), frames=frames)
         with _explained(frames):
             for name, source in order.inputs.items():
                 if name not in frames:
@@ -158,11 +159,11 @@ def run_job(  # noqa: PLR0913 - all but the first four have defaults
             name: _in_memory(files.read_back(spark, item.dataset, item.location, item.schema))
             for name, item in ctx.written().items()
         }
-    return Ran(written, found["quarantine"], found["checks"], found["nodes"], said.lines)
+    return Ran(written, found["quarantine"], found["checks"], found["nodes"], recorded.lines)
 
 
 def _job_of(flow: Flow, function: Callable[[Context], Any], name: str | None) -> Job:
-    """The job of a flow that a function is the code of."""
+    """Finds the job of a flow whose code is this function, or whose name is `name`."""
     own = getattr(function, "__name__", "")
     found = [
         job
@@ -177,13 +178,13 @@ def _job_of(flow: Flow, function: Callable[[Context], Any], name: str | None) ->
     raise AttemptError(
         "INVALID_CODE",
         f"{flow.path} has {counted(len(found), 'job')} whose code is {own!r}",
-        f'say which, job="..."; {known}',
+        f'name one with job="..."; {known}',
     )
 
 
 @contextmanager
 def _explained(frames: Mapping[str, DataFrame]) -> Iterator[None]:
-    """What goes wrong is said as the attempt would have said it, once, and without the stack of the JVM."""
+    """Raises errors as an attempt would report them: once, and without the stack of the JVM."""
     from pyspark.errors import AnalysisException, PySparkException  # noqa: PLC0415
 
     loggers = {name: logging.getLogger(name).level for name in NOISY_LOGGERS}
@@ -192,15 +193,15 @@ def _explained(frames: Mapping[str, DataFrame]) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is raised again
-        told = fault(error)
+        failure = fault(error)
         lacking = error.getMessageParameters() if isinstance(error, AnalysisException) else None
         if frames and "`_metadata`" in (lacking or {}).get("objectName", ""):
-            told = AttemptError(
-                told.code,
+            failure = AttemptError(
+                failure.code,
                 f"the job asks for _metadata, which only rows of files have, and {', '.join(frames)} came as a DataFrame",
                 "give run_job the path of a file for this input",
             )
-        raise told from (None if isinstance(error, PySparkException) else error)
+        raise failure from (None if isinstance(error, PySparkException) else error)
     finally:
         for name, level in loggers.items():
             logging.getLogger(name).setLevel(level)
@@ -217,7 +218,7 @@ def _dataset(name: str, declared: Mapping[str, Declared]) -> Dataset:
     found = declared[name]
     return Dataset(
         name=name,
-        # No database is at hand: a table's rows go to files.
+        # Without a database, the rows of a table go to files.
         format="parquet" if found.format in formats.TABLES else found.format,
         columns=found.columns,
         options={} if found.format in formats.TABLES else dict(found.options),
@@ -232,7 +233,7 @@ def _in_memory(frame: DataFrame) -> DataFrame:
 
 @contextmanager
 def _kept_environment() -> Iterator[None]:
-    """What Spark needs in the environment, and puts there, goes with it."""
+    """Restores the environment variables that Spark needs or sets."""
     before = {name: os.environ.get(name) for name in SPARK_VARIABLES}
     try:
         yield

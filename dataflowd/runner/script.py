@@ -1,14 +1,16 @@
 """The small process that becomes a script: `python -I -m dataflowd.runner.script ORDER STATUS`, started by the command engine.
 
-It reads the order from one inherited file, asks the host's side of the five questions, makes the directories that the
-script may write, opens the passwords that it needs, and executes the script in its own place. The key and the passwords
-are seen by nobody else. What is wrong is written to the other file as JSON; that file is closed by exec, so that whoever
-reads it learns that the script has begun, or why it has not. Before either stands a line with what was found
-(dataflowd.storage.evidence): whether there is a second line tells the two apart.
+The process reads the order from one inherited file (ORDER), asks the host's side of the five questions, makes the directories
+that the script may write, opens the passwords that the script needs, and executes the script in its own place. No other
+process sees the key and the passwords.
+
+To the other inherited file (STATUS) the process writes one JSON line with what prepare found (dataflowd.storage.evidence). If
+something is wrong, it writes a second line with the fault. Exec closes the file. So the reader, at the end of the file, knows
+that the script has begun if there is one line, and why it has not begun if there are two.
 
 A script that was given a password may print it. Its output therefore passes through a filter that recognises the
-passwords (output_filter): a process that is nobody's child, in a session of its own, and ends when the last writer is
-gone. It is begun before the key is read, as a program of its own: no copy of this process's memory outlives it.
+passwords (output_filter). The filter runs in a session of its own, is no child of the script, and ends when the last writer
+is gone. It starts as a program of its own before the key is read, so that it holds no copy of this process's memory.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from dataflowd.storage import manifest_check
 
 FAILED = 70
-LEAST_BYTES = 4  # a shorter password would mask half of every line
+LEAST_BYTES = 4  # masking a shorter password would make most lines unreadable
 REMEDIES = {
     OSError: "check the program, its first line (#!...) and its permissions",
     PermissionError: "run chmod +x on it, and see that its user may read it",
@@ -55,21 +57,21 @@ def main() -> None:
     try:
         with os.fdopen(order_file, "rb") as file:
             document = json.load(file)
-        become(document, lambda said: _tell(status_file, said))
+        become(document, lambda message: _tell(status_file, message))
     except DataflowError as error:
         fault = {"code": error.code, "message": error.message, "remedy": error.remedy}
         _tell(status_file, fault | {"heals": error.heals})
         sys.exit(FAILED)
 
 
-def _tell(status_file: int, said: dict[str, Any]) -> None:
-    left = json.dumps(said).encode() + b"\n"
+def _tell(status_file: int, message: dict[str, Any]) -> None:
+    left = json.dumps(message).encode() + b"\n"
     while left:
         left = left[os.write(status_file, left) :]
 
 
 def become(document: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> None:
-    """Does not return."""
+    """Executes the script in the place of this process. Returns only by raising a fault."""
     order = Order.parse(document["order"])
     seen = evidence.Evidence(order)
     try:
@@ -77,12 +79,12 @@ def become(document: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> 
     finally:
         tell({"found": seen.document()})
     variables = script_variables.variables(order)
-    told = (
+    words = (
         command_words.filled(document["words"], script_variables.sayable(variables))
         if document["words"]
         else []
     )
-    program = [*document["before"], *told, *document.get("after", ())]
+    program = [*document["before"], *words, *document.get("after", ())]
     wanted = script_variables.password_variables(order)
     passwords = {}
     if wanted:
@@ -90,7 +92,7 @@ def become(document: dict[str, Any], tell: Callable[[dict[str, Any]], None]) -> 
         passwords = opened(wanted, document["key"])
         output.begin(list(passwords.values()))
     for copy in document.get("lent", ()):
-        os.unlink(copy)  # noqa: PTH108 - the script gets its passwords, and not the key
+        os.unlink(copy)  # noqa: PTH108 - the script gets its passwords, but never the key
     env = document["env"] | variables | passwords
     try:
         os.execvpe(program[0], program, {key.encode(): value.encode() for key, value in env.items()})  # noqa: S606
@@ -107,7 +109,7 @@ def prepare(order: Order, seen: evidence.Evidence) -> None:
 
 @dataclass(frozen=True)
 class _LocalEyes:
-    """Locations elsewhere than on a disk are judged by their text: the script has the means to look, we have not."""
+    """Looks at local files. Of other locations only the text is checked: the script can reach them, this process cannot."""
 
     order: Order
     seen: evidence.Evidence
@@ -119,7 +121,7 @@ class _LocalEyes:
         )
 
     def check_table(self, source: Input) -> None:
-        """The script has the login."""
+        """Checks nothing: only the script logs in to the table's database."""
 
     def check_files(self, source: Input, places: manifest_check.Places) -> None:
         for chunk in source.chunks:
@@ -132,12 +134,12 @@ class _LocalEyes:
         location = script_variables.output_location(self.order, output)
         path = allowed_roots.local_path(location) if location is not None else None
         if path is not None:
-            # Spark writes into a directory that is not there, as everybody's scripts for it expect.
+            # By default Spark's writers refuse a directory that exists already.
             _make(path, with_itself=self.order.kind != "spark_submit")
 
 
 def opened(wanted: Mapping[str, Dataset], key: dict[str, Any]) -> dict[str, str]:
-    """The passwords, by the variables that get them."""
+    """Opens the passwords; returns them by the names of the variables that get them."""
     # Most scripts need no password, and start sooner without cryptography.
     from dataflowd.host.keyfile import KeySource  # noqa: PLC0415
     from dataflowd.host.seal import Binding, unseal  # noqa: PLC0415
@@ -153,9 +155,9 @@ class OutputFilter:
     """The process between the script's output and its reader."""
 
     def __init__(self) -> None:
-        """Starts it, in a process that has seen no secret yet."""
+        """Starts the filter. Call it before this process opens a secret, because the filter is forked from it."""
         receive, self._send = os.pipe()
-        self._told, theirs = socket.socketpair()
+        self._channel, theirs = socket.socketpair()
         with theirs:
             child = os.fork()
             if child == 0:
@@ -164,12 +166,12 @@ class OutputFilter:
         os.close(receive)
 
     def begin(self, secrets: list[str]) -> None:
-        """Returns when it filters: from here on all output goes through it."""
+        """Sends the recogniser to the filter, and directs all further output of this process through the filter."""
         document = output_filter.Recogniser.of(forms(secrets)).document()
         try:
-            with self._told as told:
-                told.sendall(json.dumps(document).encode() + output_filter.READY)
-                is_ready = told.recv(1) == output_filter.READY
+            with self._channel as channel:
+                channel.sendall(json.dumps(document).encode() + output_filter.READY)
+                is_ready = channel.recv(1) == output_filter.READY
         except OSError:
             is_ready = False
         if not is_ready:
@@ -183,21 +185,22 @@ class OutputFilter:
         os.close(self._send)
 
 
-def _become_filter(receive: int, told: int) -> NoReturn:
+def _become_filter(receive: int, channel: int) -> NoReturn:
     try:
-        # Before the filter is born: whoever kills the session of a script that ended at once must not meet it there.
+        # Leave the script's session before the second fork: the daemon kills that session as soon as the script ends, and
+        # the filter must still pass on the last lines.
         os.setsid()
         if os.fork() == 0:
             os.set_inheritable(receive, True)
-            os.set_inheritable(told, True)
-            program = [sys.executable, "-I", "-S", output_filter.__file__, str(receive), str(told)]
+            os.set_inheritable(channel, True)
+            program = [sys.executable, "-I", "-S", output_filter.__file__, str(receive), str(channel)]
             os.execve(sys.executable, program, {})  # noqa: S606 - a program of ours; there is no shell
     finally:
         os._exit(0)
 
 
 def forms(secrets: list[str]) -> list[bytes]:
-    """As they are, as URLs and JSON write them, and line by line."""
+    """Returns the secrets as they may be printed: unchanged, quoted for a URL, escaped for JSON, and line by line."""
     written = {
         form.encode()
         for secret in secrets
@@ -211,7 +214,7 @@ def _make(path: Path, *, with_itself: bool) -> None:
     try:
         try:
             path.mkdir(parents=True)
-        except FileNotFoundError:  # somebody who deletes the chunk has just removed its empty directory
+        except FileNotFoundError:  # a deletion of the chunk has just removed its empty parent directory
             path.mkdir(parents=True)
         if not with_itself:
             path.rmdir()

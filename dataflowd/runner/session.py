@@ -1,11 +1,11 @@
-"""The Spark application of a runner: started once, with what the daemon demands on top of what the flow asks.
+"""The Spark application of a runner: started once, with the flow's configuration and the settings that the daemon demands.
 
-What protects published data is not the flow's to change: the committer that renames whole tasks (version 1), no
-dynamic overwrite, no speculative second writer. History that only a UI shows is kept small, because a warm
-application lives for thousands of chunks.
+A flow cannot change the settings that protect published data: the committer that renames whole tasks (version 1), no
+dynamic overwrite, no speculative second writer. The history that only a UI shows is kept small, because a warm application
+lives for thousands of chunks.
 
-With a Connect server (`sc://`) the application is the server's, and a runner is a client of it: there is no JVM here, a
-session takes only settings of Spark SQL, and attempts are cancelled in the session that they run in.
+With a Connect server (`sc://`) the application belongs to the server, and the runner is its client: the runner has no JVM, a
+session takes only settings of Spark SQL, and an attempt is cancelled in its own session.
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 State = Literal["well", "stopped", "gone"]
 
 CONF_VARIABLE = "DATAFLOW_RUNNER_SPARK"
-SUBMIT_VARIABLE = (
-    "PYSPARK_SUBMIT_ARGS"  # of PySpark: the arguments of the spark-submit with which it starts its JVM
-)
+# PySpark takes from this variable the arguments of the spark-submit with which it starts its JVM.
+SUBMIT_VARIABLE = "PYSPARK_SUBMIT_ARGS"
 APPLICATION = "dataflowd runner"
 JVM_SECONDS = 30
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -57,7 +56,7 @@ DEMANDED = {
 NOISY_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 
-# What a session of a Connect server can be given; the rest is for whoever starts the server.
+# The settings that a session of a Connect server accepts. Whoever starts the server sets the others.
 CONNECT = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.sources.partitionOverwriteMode": "static",
@@ -70,8 +69,8 @@ def class_path() -> str:
 
 
 def jars() -> list[Path]:
-    """Spark's own, each once and in an order that does not change; as in Spark's own class path slf4j is the first."""
-    import pyspark  # noqa: PLC0415 - where it lies is all that is asked
+    """Returns Spark's jars, each once, in a fixed order; slf4j comes first, as in Spark's own class path."""
+    import pyspark  # noqa: PLC0415 - only its directory is needed
 
     found = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
     return sorted(found, key=lambda path: (not path.name.startswith("slf4j-api-"), path.name))
@@ -82,7 +81,7 @@ def is_connect(master: str) -> bool:
 
 
 def configuration(flow: Mapping[str, str], master: str, scratch: str, tag: str) -> dict[str, str]:
-    """What goes to Spark for a runner; `scratch` is a directory that is removed with it, `tag` its name in a cluster."""
+    """Returns the Spark configuration of a runner. `scratch`: a directory that is removed with it; `tag`: its name in a cluster."""
     if is_connect(master):
         asked = {name: value for name, value in flow.items() if name.startswith("spark.sql.")}
         return asked | CONNECT | {"spark.remote": master}
@@ -104,7 +103,7 @@ def configuration(flow: Mapping[str, str], master: str, scratch: str, tag: str) 
 
 
 def _marks(flow: Mapping[str, str], master: str, tag: str) -> dict[str, str]:
-    """How a person finds a runner's application, or what is left of it, in the cluster."""
+    """Returns the settings by which a person finds a runner's application, or what is left of it, in the cluster."""
     if master == "yarn":
         return {"spark.yarn.tags": ",".join(filter(None, [flow.get("spark.yarn.tags"), tag]))}
     if master.startswith("k8s://"):
@@ -113,7 +112,10 @@ def _marks(flow: Mapping[str, str], master: str, tag: str) -> dict[str, str]:
 
 
 def make_loggers(level: int = logging.CRITICAL + 1) -> None:
-    """Before there are threads: two that make one of these at a time get a plain one, which cannot take what Spark has to say."""
+    """Makes Spark's loggers and silences them. Call it before there are threads.
+
+    Two threads that make the same logger at the same time get a plain Python logger, on which Spark's log calls fail.
+    """
     from pyspark.logger import PySparkLogger  # noqa: PLC0415
 
     for name in NOISY_LOGGERS:
@@ -121,8 +123,8 @@ def make_loggers(level: int = logging.CRITICAL + 1) -> None:
 
 
 def start(conf: Mapping[str, str]) -> SparkSession:
-    """PySpark makes arguments of `conf`, which everybody on the host can read; a runner's comes in a file."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - this import and the start are the ten seconds
+    """Starts Spark. PySpark passes `conf` as arguments, which everybody on the host can read; a runner's is in a file instead."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - importing it takes seconds
 
     make_loggers()
     builder: Any = SparkSession.builder
@@ -130,13 +132,13 @@ def start(conf: Mapping[str, str]) -> SparkSession:
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     foreign_types.guard()
-    # A Spark that job code starts in a process of its own is not to take this one's directories.
+    # A Spark that job code starts in another process must not use the directories of this one.
     os.environ.pop(SUBMIT_VARIABLE, None)
     return session
 
 
 def for_attempt(spark: SparkSession, tag: str, pool: str) -> SparkSession:
-    """A session of its own: views and settings of one attempt are not seen by the next. Call it in the attempt's thread."""
+    """Makes a session for one attempt, so that its views and settings stay in it. Call it in the attempt's thread."""
     own: Any
     if _is_client(spark):
         own = spark.cloneSession()
@@ -149,13 +151,13 @@ def for_attempt(spark: SparkSession, tag: str, pool: str) -> SparkSession:
 
 
 def close(own: SparkSession) -> None:
-    """A server would keep the session of an ended attempt for an hour; a JVM of ours forgets it with us."""
+    """Stops the session of a Connect server, which would keep it for an hour. In a JVM of ours the session needs no stop."""
     if _is_client(own):
         own.stop()
 
 
 def end(spark: SparkSession) -> None:
-    """With its JVM, whose files are about to go; a later Spark of this process starts another."""
+    """Stops Spark and its JVM, whose files are about to be removed. A later Spark of this process starts a new JVM."""
     from pyspark import SparkContext  # noqa: PLC0415
 
     gateway: Any = SparkContext._gateway  # noqa: SLF001 - Spark has no public way
@@ -174,22 +176,22 @@ def cancel(own: SparkSession, tag: str) -> None:
 
 
 def jvm(spark: SparkSession) -> Popen[bytes] | None:
-    """The process, where it is a child of ours: under spark-submit it is the parent, and a server is no relative."""
+    """Returns the JVM if it is our child process. Under spark-submit it is the parent; with a Connect server there is none."""
     return None if _is_client(spark) else getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001 - Spark has no public way
 
 
 def probe(spark: SparkSession) -> dict[str, int]:
-    """Raises when Spark is gone; the JVM's memory otherwise."""
+    """Returns the memory of the JVM; raises if Spark does not answer."""
     if _is_client(spark):
         _ = spark.version
-        return {"heap": 0, "heap_max": 0}  # the server's is not ours to judge
+        return {"heap": 0, "heap_max": 0}  # a runner is not recycled because of the server's memory
     return _memory(spark)
 
 
 def _memory(spark: SparkSession) -> dict[str, int]:
-    """Bytes of the JVM's heap: what has outlived a collection, and the most there may be.
+    """Returns bytes of the JVM's heap: those that have survived a garbage collection, and the maximum.
 
-    Young objects are left out: they fill their part again and again, and most of them are garbage.
+    Young objects do not count: they fill their pool again and again, and most of them are garbage.
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - Spark has no public way
     pools = [
@@ -208,7 +210,7 @@ def state(spark: SparkSession) -> State:
     context: Any = spark.sparkContext
     try:
         context._gateway.jvm.java.lang.System.nanoTime()  # noqa: SLF001 - Spark has no public way
-    except Exception:  # noqa: BLE001 - py4j has a dozen ways to say that nobody answers
+    except Exception:  # noqa: BLE001 - py4j raises many types when the JVM does not answer
         return "gone"
     return "stopped" if context._jsc is None or context._jsc.sc().isStopped() else "well"  # noqa: SLF001
 

@@ -1,6 +1,6 @@
-"""Starts the smallest Spark there is and counts with it: `python -m dataflowd.runner.spark_probe`, run by the doctor.
+"""Starts the smallest Spark and counts rows with it: `python -m dataflowd.runner.spark_probe`, run by the doctor.
 
-A process of its own, because a JVM that fails to start takes its caller's patience, and its log, with it.
+It is a process of its own, so that the doctor can end it after a timeout and read its log when the JVM does not start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opens a keyed source for as long as it is being split: a table by its own database, files by a Spark of this process."""
+"""Opens a keyed source while it is being split: a table through its own database, files through a Spark in this process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def opened(dataset: Dataset, columns: Sequence[str], settings: Settings) -> Iterator[Source]:
-    """The source, for as long as it is being split."""
+    """Yields the source, open until the block ends."""
     if dataset.format in formats.TABLES:
         with _opened_table(dataset, columns, settings) as source:
             yield source

@@ -1,4 +1,4 @@
-"""Validate: the declared checks and the limit of bad records, judged for every kind of job before anything is published."""
+"""Validate: judges the declared checks and the limit of bad records, for every kind of job, before anything is published."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def judge_schema_and_keys(
     schema: StructType,
     duplicates: Callable[[list[str]], int],
 ) -> Iterator[checks.CheckResult]:
-    """The checks that need the columns themselves. `duplicates`: how many rows too many there are by these columns."""
+    """Judges the checks `schema` and `unique`. `duplicates` returns how many rows repeat the values of these columns."""
     if "schema" in declared:
         yield checks.judge_schema(name, declared["schema"], schema)
     if "unique" in declared:
@@ -38,9 +38,9 @@ def publishable(
     limit: float | None,
     read: int = 0,
 ) -> Iterator[None]:
-    """Raises what forbids publication, and around what else may do so; `details` are stored with the failed attempt.
+    """Raises the fault that forbids publication. `details` are stored with the failed attempt, also if the block raises.
 
-    `limit`: of bad records; `read`: the records that the attempt has read, of which a share is meant.
+    `limit`: of bad records, as a number or as a share of `read`, the records that the attempt has read.
     """
     try:
         _quarantine.check_limit(seen, limit, read)

@@ -39,8 +39,7 @@ Kinds = tuple[type, ...]
 _TEXT: Kinds = (str,)
 _WHOLE: Kinds = (int,)
 _NUMBER: Kinds = (int, float)
-# The messages of a runner, with the fields of each.
-_SAID: dict[str, dict[str, Kinds]] = {
+_MESSAGES_OF_RUNNER: dict[str, dict[str, Kinds]] = {
     "hello": {"token": _TEXT},
     "ready": {},
     "pong": {"heap": _NUMBER, "heap_max": _NUMBER},
@@ -51,17 +50,17 @@ _SAID: dict[str, dict[str, Kinds]] = {
     "confirm": {"attempt": _WHOLE},
     "result": {"attempt": _WHOLE, "result": (dict,)},
 }
-# What a result of a runner holds. A preview is a trial's, and is not stored.
+# The fields of a runner's result. Only the result of a trial has a preview, which is not stored.
 _RESULT: dict[str, Kinds] = {
     name: kinds for name, kinds in kinds_of(Result).items() if name in told_by("runner")
 } | {"preview": (dict,)}
 _LISTS = tuple(name for name, kinds in _RESULT.items() if kinds == (list,))
-_MANIFEST = kinds_of(Manifest)  # the database judges the rest
+_MANIFEST = kinds_of(Manifest)  # only types are checked here; the database checks the values
 OUTCOMES = ("DONE", "FAILED")
 
 
 class WireError(Exception):
-    """The other side sent something that is no message."""
+    """The other side sent something that is not a message, or one that it may not send."""
 
 
 @dataclass(frozen=True)
@@ -87,22 +86,22 @@ def decode(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise WireError(f"no JSON: {error}") from None
+        raise WireError(f"a message is not JSON: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise WireError("a message has to be an object with a type")
+        raise WireError("a message is not an object with a type")
     return message
 
 
 def check(message: Message) -> None:
     """Raises WireError unless a runner may send this message."""
     kind = message["type"]
-    if kind not in _SAID:
-        raise WireError(f"a runner says no {kind!r:.50}")
-    _require(f"a message {kind}", message, _SAID[kind])
+    if kind not in _MESSAGES_OF_RUNNER:
+        raise WireError(f"a runner may not send a message of the type {kind!r:.50}")
+    _require(f"a message {kind}", message, _MESSAGES_OF_RUNNER[kind])
     if kind == "result":
         result = message["result"]
         if unknown := result.keys() - _RESULT.keys():
-            raise WireError(f"a result has no {min(unknown)!r:.50}")
+            raise WireError(f"a result has the unknown field {min(unknown)!r:.50}")
         _require("a result", result, {name: kinds for name, kinds in _RESULT.items() if name in result})
         if result.get("outcome") not in OUTCOMES:
             raise WireError(f"a result has the outcome {result.get('outcome')!r:.50}")
@@ -125,7 +124,7 @@ def _require(what: str, found: Message, wanted: Mapping[str, Kinds]) -> None:
         value = found.get(name)
         is_flag = isinstance(value, bool) and bool not in kinds
         if is_flag or not isinstance(value, kinds):
-            raise WireError(f"{what} has at {name} {value!r:.50}")
+            raise WireError(f"{what} has the wrong value {value!r:.50} for {name}")
 
 
 class Lines:
@@ -146,7 +145,7 @@ class Lines:
 
 
 class Wire:
-    """The runner's end. Many threads send, one receives."""
+    """The runner's end of the connection. Many threads send, one receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -267,7 +267,7 @@ def test_every_other_end_is_told_with_its_status_and_last_lines(scripts: Scripts
     }
     assert ended["fails"]["error"] == "exit status 3: ***\nabout to end\n***"
     assert "line 1" in ended["wrong"]["error"]
-    assert "the script told no rows" in ended["untold"]["error"]
+    assert "the script reported no number of rows" in ended["untold"]["error"]
     assert {dataid for dataid, attempt in ended.items() if attempt["retry_at"]} == {"later"}
     assert TOLD not in str(ended)
 

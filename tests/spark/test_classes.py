@@ -71,7 +71,7 @@ def test_archives_that_nobody_has_used_for_a_month_go(tmp_path: Path) -> None:
         path.touch()
         os.utime(path, times=(0, 0))
     class_archive.applied(SPARK, used)
-    class_archive._forget_unused(tmp_path)
+    class_archive._remove_unused(tmp_path)
     assert list(tmp_path.iterdir()) == [used]
 
 

@@ -294,7 +294,7 @@ async def test_warm_runners_execute_publish_and_tell_every_mistake(
         [attempt] = here.claim("stop-1")
         stopped = await here.run(attempt)
         assert stopped.code == "JOB_FAILED"
-        assert str(stopped.error).startswith("the job has stopped Spark, which is not its own")
+        assert str(stopped.error).startswith("the job has stopped Spark, which belongs to the runner")
         assert "in work" in str(stopped.error)
         assert here.engine.runners() == []
 

@@ -102,7 +102,9 @@ def test_what_is_wrong_with_a_report_is_said_with_its_line_and_again(tmp_path: P
     path.write_text('{"rows": 1}\n\n{"rows": -1}\n{"rows": 2', encoding="ascii")
     reader = Reader(path, ["out"])
     for _ in range(2):
-        with pytest.raises(AttemptError, match="line 3 of the file that DATAFLOW_REPORT names has at 'rows'"):
+        with pytest.raises(
+            AttemptError, match="line 3 of the file that DATAFLOW_REPORT names has a wrong value for 'rows'"
+        ):
             reader.look()
     assert reader.report.rows == {"out": 1}
     long = Reader(tmp_path / "long", ["out"])
