@@ -46,7 +46,7 @@ def require_python_of(user: str) -> None:
     except (OSError, KeyError):
         can_run = False
     if not IS_ROOT or not can_run:
-        pytest.skip(f"needs root, and a Python that {user} can execute")
+        pytest.skip(f"needs root, and a Python that the user {user} can execute")
 
 
 def state(pid: int) -> str:

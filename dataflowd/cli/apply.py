@@ -161,7 +161,7 @@ def _confirm(retiring: list[Change]) -> None:
 
     if not sys.stdin.isatty():
         names = ", ".join(f"{change.kind} {change.name}" for change in retiring)
-        raise NotAllowedError(f"this would retire {names}", "look at it with --dry-run, then say --yes")
+        raise NotAllowedError(f"this would retire {names}", "look at it with --dry-run, then give --yes")
     _show(retiring)
     confirm(f"retire these {len(retiring)}?", yes=False)
 

@@ -164,7 +164,7 @@ def stats(  # noqa: PLR0913 - each is an option of the command
     dataflowctl stats clean_orders --dag --dot | dot -Tsvg > clean_orders.svg
     """
     if dot and (json or not dag):
-        raise typer.BadParameter("--dot draws the nodes: say --dag --dot, and no --json")
+        raise typer.BadParameter("--dot draws the nodes: give --dag --dot, and no --json")
     found = ask(context, call("job_stats", jobid=job), explained=explained)[0]["stats"]
     if json:
         as_json(found)

@@ -118,7 +118,7 @@ def confirm_force(  # noqa: PLR0913
     if settings.production and not i_know:
         raise NotAllowedError(
             f"environment {settings.environment} is production: nothing is forced there by habit",
-            "find out with `dataflowctl why` what keeps it; if it has to be, say --i-know",
+            "find out with `dataflowctl why` what keeps it; if it has to be, give --i-know",
         )
     noes = [row for row in ask(context, asked, explained=False) if not row["answer"]]
     if not json:

@@ -33,7 +33,7 @@ def gc(  # noqa: PLR0913 - each is an option of the command
     grace: Annotated[
         str | None,
         typer.Option(
-            metavar="AGE", help="Keep what ended since, such as 12h; default: the setting gc_grace."
+            metavar="AGE", help="Keep what ended less than this ago, such as 12h; default: gc_grace."
         ),
     ] = None,
     dry_run: options.DryRun = False,
@@ -44,8 +44,8 @@ def gc(  # noqa: PLR0913 - each is an option of the command
     """Remove directories that nobody needs, on the disks of this host, under its allowed roots.
 
     These are the outputs of attempts that published nothing, versions that were superseded longer than gc_retention ago
-    and that nobody reads, and what was deleted. What this database does not know stays. A daemon does it every gc_interval.
-    Temporary directories of programs that were killed go, too.
+    and that nobody reads, deleted chunks, and temporary directories of programs that were killed. Directories that this database
+    does not know stay. A daemon collects every gc_interval seconds.
 
     Examples:
     dataflowctl gc --dry-run

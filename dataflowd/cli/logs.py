@@ -1,4 +1,4 @@
-"""The command logs: shows an attempt's log from the file that its daemon wrote."""
+"""The command logs: shows the log of an attempt, from the file that its daemon wrote."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 16
 LOOK_SECONDS = 0.2
-# The file is read often; the database is asked seldom whether the attempt has ended.
+# Read the file every LOOK_SECONDS, but ask the database only every so many readings whether the attempt has ended.
 LOOKS_A_QUESTION = 5
 WAITS = "WAITS_FOR_SPARK"
 ALIVE = ("RUNNING", WAITS)
@@ -44,7 +44,7 @@ def logs(  # noqa: PLR0913
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the attempt ends.")] = False,
     explained: options.Explain = False,
 ) -> None:
-    """The log of an attempt. It lies on the host whose daemon ran it.
+    """Show the log of an attempt. The log is on the host whose daemon ran the attempt.
 
     Examples:
     dataflowctl logs clean_orders 2026-01-31 --follow
@@ -75,23 +75,23 @@ def logs(  # noqa: PLR0913
         ) from None
 
 
-def _show(  # noqa: PLR0913 - an attempt has that many sides
+def _show(  # noqa: PLR0913 - each says which attempt is shown, or how
     context: typer.Context, job: str, dataid: str, path: Path, row: Row, *, follow: bool
 ) -> None:
     from dataflowd.model.errors import NotFoundError
 
     is_alive = row["status"] in ALIVE
-    if row["started"] is None and not is_alive and row["error"] and _is_here(row) and not _has_said(path):
+    if row["started"] is None and not is_alive and row["error"] and _is_here(row) and not _has_text(path):
         raise NotFoundError(
-            f"attempt {row['number']} of {job} {dataid} said nothing: it ended before the job's code began, "
+            f"attempt {row['number']} of {job} {dataid} has no log: it ended before the job's code began, "
             f"{row['code']}: {first_line(row['error'])}",
             f"dataflowctl why {job} {dataid}",
         )
-    if row["status"] == WAITS and _is_here(row) and not _has_said(path):
-        said = f"attempt {row['number']} of {job} {dataid} {row['error']}"
+    if row["status"] == WAITS and _is_here(row) and not _has_text(path):
+        why = f"attempt {row['number']} of {job} {dataid} {row['error']}"
         if not follow:
-            raise NotFoundError(f"{said}; it has said nothing yet", "wait, or add --follow")
-        say(f"-- {said}")
+            raise NotFoundError(f"{why}; it has printed nothing yet", "wait, or add --follow")
+        say(f"-- {why}")
     if not path.exists() and not (follow and is_alive and _is_here(row)):
         raise _missing(row, path, job, dataid)
     shown = JobOutput(sys.stdout)
@@ -106,7 +106,7 @@ def _show(  # noqa: PLR0913 - an attempt has that many sides
         return
 
 
-def _has_said(path: Path) -> bool:
+def _has_text(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
@@ -136,7 +136,7 @@ def _blocks(path: Path, start: int = 0) -> Iterator[bytes]:
             yield block
 
 
-def _follow(  # noqa: PLR0913, PLR0917 - an attempt has that many sides
+def _follow(  # noqa: PLR0913, PLR0917 - each says which attempt is shown, or how
     context: typer.Context, path: Path, job: str, dataid: str, number: int, shown: JobOutput
 ) -> None:
     place, looks, ended = 0, 0, False

@@ -50,22 +50,20 @@ def flow(
 
     if not NAME.fullmatch(name):
         raise typer.BadParameter(
-            f"{name!r} is no name for a flow: a small letter, then up to 39 small letters, digits and _"
+            f"{name!r} is not a name for a flow: use a small letter, then up to 39 small letters, digits and _"
         )
     target = (directory or Path(name)).expanduser()
     _refuse_others(target)
     made = _make(name, target)
     say(f"made {target}: {', '.join(made)}")
-    say(f"next: cd {target}, and type what stands in README.md")
+    say(f"next: cd {target}, and type the commands in README.md")
 
 
 def _refuse_others(target: Path) -> None:
     from dataflowd.model.errors import NotAllowedError
 
     if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
-        raise NotAllowedError(
-            f"{target} is there already", "choose another name, or another place with --dir"
-        )
+        raise NotAllowedError(f"{target} exists already", "choose another name, or another place with --dir")
 
 
 def _make(name: str, target: Path) -> list[str]:

@@ -1,8 +1,8 @@
-"""Runs that something else executes: begin, renew, end.
+"""Runs that something other than a daemon executes: begin, renew, end.
 
-The claim and the end are those of the daemon's runs (sql/functions/outside.sql), and what the host has to look at is looked
-at here, by the same code as for scripts: before the work the inputs and the attempt's directories, after it the files and
-the checks. The handle is a secret, because whoever has it can publish: it need not stand in a command line.
+Claim and end use the same SQL as a daemon's runs (sql/functions/outside.sql). This module does the host's part, with the same
+code as for scripts: before the work it checks the inputs and the attempt's directories, after the work the files and the
+checks. The handle is a secret, because whoever has it can publish. So it may be given in a variable instead of the command line.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ if TYPE_CHECKING:
     from dataflowd.model.work_order import Order
 
 VARIABLE = "DATAFLOW_HANDLE"
-HIDDEN = "..."  # what --explain prints in the place of a handle
-CLAIMS = 3  # a claim that meets a run which may no longer start takes it from the queue, and returns nothing
+HIDDEN = "..."  # what --explain prints instead of a handle
+CLAIMS = 3  # how often a claim is tried: one that meets a run which may no longer start removes it from the queue and returns nothing
 BUSY_TRIES = 20
 ROWS_DIGITS = 18
-OF_DAEMONS = frozenset({"config_hash", "replay"})  # how they run it: what works outside makes the whole chunk
+OF_DAEMONS = frozenset({"config_hash", "replay"})  # fields of the order that only a daemon uses
 BUSY_SECONDS = 0.5
 Handle = Annotated[
     str | None,
-    typer.Argument(metavar="HANDLE", help=f"As `begin` printed it; default: the variable {VARIABLE}."),
+    typer.Argument(
+        metavar="HANDLE", help=f"The handle that `begin` printed; default: the variable {VARIABLE}."
+    ),
 ]
 Lease = Annotated[
     str,
-    typer.Option("--lease", metavar="TIME", help="How long it is left alone without a word: 90m, 2h, 1d."),
+    typer.Option("--lease", metavar="TIME", help="How long the run is yours without a renewal: 90m, 2h, 1d."),
 ]
 
 
@@ -62,12 +64,12 @@ def begin(  # noqa: PLR0913 - each is an option of the command
     *,
     lease: Lease = "1h",
     executor: Annotated[
-        str, typer.Option("--as", metavar="NAME", help="What executes it; `runs` and `why` show the name.")
+        str, typer.Option("--as", metavar="NAME", help="Who executes it; `runs` and `why` show the name.")
     ] = "outside",
     instead: Annotated[
         bool,
         typer.Option(
-            "--instead", help="Also of a job that daemons execute: this run is made in their place."
+            "--instead", help="Also for a job that daemons execute: you make this run instead of them."
         ),
     ] = False,
     passwords: Annotated[
@@ -79,9 +81,9 @@ def begin(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Claim a run that something else executes, and print its environment and a handle to end it with.
 
-    For jobs with executor = "outside": a notebook, an appliance, a person. The five questions are asked, the limits hold, and the
-    output directories are the attempt's own, as for a script. Whoever has the handle can publish: keep it secret. Unless it is
-    renewed or ended before its lease is over, the run is taken back and begun anew. Exit status: 0 begun, 10 to 14 the question that is answered no.
+    For jobs with executor = "outside": a notebook, an appliance, a person. The five questions are asked, the limits apply, and the
+    attempt has output directories of its own, as for a script. Whoever has the handle can publish: keep it secret. If the run is neither
+    renewed nor ended before its lease is over, it is taken back and can be begun again. Exit status: 0 begun, 10 to 14 the question that is answered no.
 
     Examples:
     eval "$(dataflowctl begin train --lease 2h --shell)" && ./work && dataflowctl end --ok --rows 1200
@@ -149,13 +151,13 @@ def end(  # noqa: PLR0913
     handle: Handle = None,
     *,
     ok: Annotated[
-        bool, typer.Option("--ok", help="It is done: publish what lies in its directories.")
+        bool, typer.Option("--ok", help="The run is done: publish the files in its directories.")
     ] = False,
     failed: Annotated[
-        str | None, typer.Option("--failed", metavar="REASON", help="It failed; others will read why.")
+        str | None, typer.Option("--failed", metavar="REASON", help="The run failed, for this reason.")
     ] = None,
     give_back: Annotated[
-        bool, typer.Option("--give-back", help="It was not made: the run waits again, and no try is spent.")
+        bool, typer.Option("--give-back", help="Nothing was made: the run waits again, and no try is spent.")
     ] = False,
     rows: Annotated[
         list[str] | None,
@@ -165,25 +167,23 @@ def end(  # noqa: PLR0913
         Path | None,
         typer.Option(help="Rows, files, checks and bad records, as a script writes them to DATAFLOW_REPORT."),
     ] = None,
-    code: Annotated[
-        str, typer.Option("--code", help="With --failed: what sort of failure it is.")
-    ] = "FAILED",
+    code: Annotated[str, typer.Option("--code", help="With --failed: the code of the failure.")] = "FAILED",
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
     """End a run that `begin` claimed.
 
-    With --ok the files and the declared checks are looked at as those of a script are, and all is published in one moment, or nothing.
-    Exit status: 0 published or taken note of, 1 what was made cannot be published and the run has failed, 8 the claim is lost: throw away what was made.
+    With --ok the files and the declared checks are examined as those of a script, and all outputs are published at once, or none.
+    Exit status: 0 published or recorded, 1 the outputs cannot be published and the run has failed, 8 the claim is lost: throw away what was made.
 
     Examples:
     dataflowctl end --ok --rows 1200
     dataflowctl end "$HANDLE" --failed 'the licence server does not answer'
     """
     if sum((ok, failed is not None, give_back)) != 1:
-        raise typer.BadParameter("say how it ended: --ok, --failed REASON or --give-back")
+        raise typer.BadParameter("say how the run ended: --ok, --failed REASON or --give-back")
     if not ok and (rows or report):
-        raise typer.BadParameter("--rows and --report go with --ok: only what is published is told about")
+        raise typer.BadParameter("--rows and --report need --ok: they describe what is published")
     found = _handle(handle, explained=explained)
     if explained:
         outcome = "DONE" if ok else "RETURNED" if give_back else "FAILED"
@@ -192,7 +192,7 @@ def end(  # noqa: PLR0913
         if ok:
             ended = _published(connection, settings_of(context), found, rows or [], report)
         else:
-            ended = _told(
+            ended = _end(
                 connection,
                 found,
                 "RETURNED" if give_back else "FAILED",
@@ -211,7 +211,7 @@ def end(  # noqa: PLR0913
 
 
 def _require_asked(context: typer.Context, jobid: str) -> None:
-    """Raises where checks would be left out. Those of datasets are not: `end` takes nothing without their results."""
+    """Raises if checks of the job would be left out. `end` itself demands the results of the datasets' checks."""
     from dataflowd.cli.foreground import declared_here
     from dataflowd.flow.loaded import Declared
     from dataflowd.flow.model import TOLD_BY_SCRIPTS
@@ -225,7 +225,7 @@ def _require_asked(context: typer.Context, jobid: str) -> None:
     custom = ["custom"] if job.custom_checks or any(dataset.custom_checks for dataset in made) else []
     if unasked := sorted({*job.checks, *custom} - TOLD_BY_SCRIPTS):
         raise NotAllowedError(
-            f"what is made in the place of job {jobid} would be published without its checks: {', '.join(unasked)}",
+            f"an output that is made instead of job {jobid} would be published without the job's checks: {', '.join(unasked)}",
             f"let the job make it: `dataflowctl run {jobid}`, or a daemon",
         )
 
@@ -238,7 +238,7 @@ def _claimed(context: typer.Context, asked: Any, *, explained: bool) -> Row | No
 
 
 def _prepared(context: typer.Context, row: Row, lease: Any, *, passwords: bool) -> tuple[dict[str, str], Any]:
-    """The environment, and until when it stands. A run that this host cannot prepare ends at once, and says why."""
+    """Returns the environment and the end of the lease. A run that this host cannot prepare ends at once as FAILED, with the reason."""
     from dataflowd.flow import script_variables
     from dataflowd.host.keyfile import KeySource
     from dataflowd.model.errors import DataflowError
@@ -260,7 +260,7 @@ def _prepared(context: typer.Context, row: Row, lease: Any, *, passwords: bool) 
             )
     except DataflowError as error:
         with connected(context) as connection:
-            _told(
+            _end(
                 connection,
                 row["handle"],
                 "FAILED",
@@ -275,9 +275,10 @@ def _prepared(context: typer.Context, row: Row, lease: Any, *, passwords: bool) 
 
 
 def _order(row: Row, base: str, settings: Settings) -> Order:
-    """As a script would be given it. A host whose flow files do not declare the job goes by the database, within its roots and hosts.
+    """Composes the order as for a script. If no flow file of this host declares the job, the database's half is used, within the
+    host's allowed roots and hosts.
 
-    `base`: the job whose code it runs, itself as a rule.
+    `base`: the job whose code the job runs; mostly the job itself.
     """
     from dataflowd.flow import agreement
     from dataflowd.flow.compose import composed, on_host
@@ -311,8 +312,8 @@ def _published(
 
     found = call("run_order", handle=handle).send(connection)
     if not found:
-        # It says that nothing of it runs any more: a cancelled run may be begun again.
-        _told(connection, handle, "RETURNED", None, {})
+        # Tells the database that nothing of the attempt runs any more, so that a cancelled run may be begun again.
+        _end(connection, handle, "RETURNED", None, {})
         raise _lost()
     [code] = call("code_of", jobid=found[0]["jobid"]).send(connection)
     order = _order(found[0], code["base"], settings)
@@ -320,14 +321,14 @@ def _published(
     try:
         made = publish(order, report)
     except AttemptError as error:
-        return _told(
+        return _end(
             connection,
             handle,
             "FAILED",
             str(error),
             told_by_own_names(_fault(error), order),
         )
-    ended = _told(connection, handle, "DONE", None, told_by_own_names(made, order))
+    ended = _end(connection, handle, "DONE", None, told_by_own_names(made, order))
     for output in order.outputs.values():
         if output.dataset.publish == "rename":
             _turn(connection, settings, output.dataset.datasetid, order.dataid)
@@ -335,7 +336,7 @@ def _published(
 
 
 def _fault(error: DataflowError) -> dict[str, Any]:
-    """What dataflow.end_run takes of it: the reason and the outcome are parameters of their own."""
+    """Returns the fields of the error that dataflow.end_run accepts. Reason and outcome are separate parameters."""
     from dataflowd.model.attempt import told_by
     from dataflowd.model.endings import told_error
 
@@ -343,7 +344,7 @@ def _fault(error: DataflowError) -> dict[str, Any]:
 
 
 def _report(order: Order, rows: list[str], path: Path | None) -> Report:
-    """What is wrong with it is said to the person, who corrects it and ends the run again."""
+    """Reads --rows and --report. Raises what is wrong with them to the person, who corrects it and ends the run again."""
     from dataflowd.engine.report import Reader, Report
     from dataflowd.model.errors import NotFoundError
 
@@ -366,10 +367,10 @@ def _report(order: Order, rows: list[str], path: Path | None) -> Report:
     return report
 
 
-def _told(
+def _end(
     connection: psycopg.Connection, handle: str, outcome: str, reason: str | None, result: dict[str, Any]
 ) -> dict[str, Any]:
-    """Ends it. Somebody's open transaction may hold its rows: it is offered again for some seconds."""
+    """Ends the attempt in the database. Tries again for some seconds while another transaction locks its rows."""
     from dataflowd.model.errors import LockedError
 
     known = {name: value for name, value in result.items() if value is not None}
@@ -377,16 +378,19 @@ def _told(
     for _ in range(BUSY_TRIES):
         [row] = asked.send(connection)
         if row["verdict"] == "accepted":
-            told = {"code": known.get("code"), "error": reason, "remedy": known.get("remedy")}
-            return {"outcome": outcome, **told}
+            failure = {"code": known.get("code"), "error": reason, "remedy": known.get("remedy")}
+            return {"outcome": outcome, **failure}
         if row["verdict"] == "fenced":
             raise _lost()
         time.sleep(BUSY_SECONDS)
-    raise LockedError("somebody's open transaction holds its chunks", "end it again when that is over")
+    raise LockedError(
+        "another open transaction locks the chunks of this run",
+        "end the run again when that transaction is over",
+    )
 
 
 def _turn(connection: psycopg.Connection, settings: Settings, dataset: str, dataid: str) -> None:
-    """A fixed path follows what is published, which it is already: where this cannot be done here and now, a daemon does it."""
+    """Turns the fixed path of a chunk to the version that was just published. If this host cannot do it now, a daemon does it."""
     import psycopg
 
     from dataflowd.storage import fixed_path
@@ -397,7 +401,7 @@ def _turn(connection: psycopg.Connection, settings: Settings, dataset: str, data
         if held is None:
             return
         try:
-            # What was current before the lock may be so no longer.
+            # Read again under the lock, because another version may have become current.
             if (found := _current(connection, settings, dataset, dataid)) is not None:
                 fixed_path.turn(found[0], dataid, found[1])
         finally:
@@ -407,7 +411,7 @@ def _turn(connection: psycopg.Connection, settings: Settings, dataset: str, data
 def _current(
     connection: psycopg.Connection, settings: Settings, dataset: str, dataid: str
 ) -> tuple[str, str] | None:
-    """The dataset's location, and where the chunk's path has to lead; None: it has none, or not on this host."""
+    """Returns the dataset's location and the target of the chunk's fixed path; None: it has none, or none on this host."""
     from dataflowd.database import db
     from dataflowd.storage import fixed_path
 
@@ -424,7 +428,7 @@ def _handle(given: str | None, *, explained: bool) -> str:
     found = given or os.environ.get(VARIABLE)
     if not found:
         raise InvalidValueError(
-            "no handle is given", f"give the one that `dataflowctl begin` printed, or set {VARIABLE}"
+            "no handle is given", f"give the handle that `dataflowctl begin` printed, or set {VARIABLE}"
         )
     return HIDDEN if explained else found
 
@@ -434,5 +438,5 @@ def _lost() -> Exception:
 
     return NotAllowedError(
         "this attempt has lost its claim: its run was cancelled, or its lease was over and it was taken back",
-        "stop, and throw away what it made; `dataflowctl attempts JOB DATAID` tells what happened",
+        "stop, and throw away what was made; `dataflowctl attempts JOB DATAID` says what happened",
     )

@@ -38,12 +38,14 @@ def create(  # noqa: PLR0913 - each is an option of the command
     name: Name,
     *,
     dataset: Dataset,
-    key: Annotated[str, typer.Option(help="Its key: a column, or several with commas between.")],
-    size: Annotated[int | None, typer.Option(min=1, help="Ranges of so many records, in key order.")] = None,
+    key: Annotated[
+        str, typer.Option(help="The key of the source: a column, or several with commas between.")
+    ],
+    size: Annotated[int | None, typer.Option(min=1, help="Make ranges of N records, in key order.")] = None,
     every: Annotated[
-        int | None, typer.Option(min=1, help="So many batches, each with every so-many-th record.")
+        int | None, typer.Option(min=1, help="Make N batches, each with every Nth record.")
     ] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="So many ranges of equal size.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Make N ranges of equal size.")] = None,
     ids: Annotated[
         Path | None,
         typer.Option(
@@ -59,9 +61,9 @@ def create(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Split a source into batches and register them as its chunks, NAME.1, NAME.2 and so on.
 
-    The source (a table in Postgres, or files) finds the boundaries itself; they are stored as data. Records of equal keys
-    stay together; those without a key are the batch NAME.null. Several partitionings live side by side, and jobs run on
-    the batches of all that are not on hold.
+    The boundaries are computed where the source is (a table in Postgres, or files) and are stored as data. Records with equal
+    keys stay together; records without a key are the batch NAME.null. A source may have several partitionings, and jobs run on
+    the batches of all partitionings that are not on hold.
 
     Examples:
     dataflowctl partition create size_5000 --dataset customers --key id --size 5000
@@ -82,7 +84,7 @@ def create(  # noqa: PLR0913 - each is an option of the command
         explain(source, call("partition_create", **given, batches="[]"))
     settings = settings_of(context)
     with connected(context) as connection:
-        # Tried first, so that nobody waits for a split that cannot be stored.
+        # Try first, without batches: a split that cannot be stored is refused before the long work.
         with connection.transaction(force_rollback=True):
             call("partition_create", **given, batches="[]").send(connection)
         with sign_of_life("splitting"):
@@ -104,7 +106,7 @@ def _split(name: str, key: str, sizes: dict[str, int | None], ids: Path | None) 
 
     chosen = [(kind, size) for kind, size in sizes.items() if size is not None]
     if len(chosen) + (ids is not None) != 1:
-        raise typer.BadParameter("say one of --size, --every, --count and --ids")
+        raise typer.BadParameter("give one of --size, --every, --count and --ids")
     columns = tuple(column.strip() for column in key.split(","))
     if not all(columns):
         raise typer.BadParameter(f"--key {key!r} names no columns; write id, or region,id")
@@ -152,7 +154,7 @@ def list_(
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Partitionings, and how far their batches are."""
+    """List partitionings, and how many of their batches are ready, on hold and consumed."""
     found = ask(context, call("partition_list", datasetid=dataset), explained=explained)
     if json:
         as_json(found)
@@ -188,7 +190,7 @@ def delete(  # noqa: PLR0913
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Forget a partitioning and its chunks. The source stays, and so does what jobs made of it. Refused while one is read."""
+    """Forget a partitioning and its chunks. The source stays, and so do chunks that jobs made of it. Refused while a run reads one."""
     shown, deed = (
         call("partition_delete", datasetid=dataset, name=name, dry_run=is_dry) for is_dry in (True, False)
     )

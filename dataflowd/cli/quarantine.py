@@ -35,11 +35,11 @@ def list_(  # noqa: PLR0913 - each is an option of the command
     job: options.AnyJob = None,
     *,
     dataid: Annotated[str | None, typer.Option(metavar="PATTERN", help=options.PATTERN)] = None,
-    resolved: Annotated[bool, typer.Option("--resolved", help="Also those that were dealt with.")] = False,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Also records that are resolved.")] = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """What is set aside and waits for a person, by job and reason, with an example of each.
+    """List the records that are set aside and wait for a person, by job and reason, with an example of each.
 
     Examples:
     dataflowctl quarantine list
@@ -75,14 +75,14 @@ def records(  # noqa: PLR0913
     job: options.AnyJob = None,
     *,
     dataid: Annotated[str | None, typer.Option(metavar="PATTERN", help=options.PATTERN)] = None,
-    resolved: Annotated[bool, typer.Option("--resolved", help="Also those that were dealt with.")] = False,
+    resolved: Annotated[bool, typer.Option("--resolved", help="Also records that are resolved.")] = False,
     limit: Annotated[
         int | None, typer.Option(min=1, help=f"At most so many; default: {SHOWN}, and with --json all.")
     ] = None,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """The records that are set aside, one by one."""
+    """List the records that are set aside, one by one."""
     most = limit or (None if json else SHOWN)
     at_most = None if most is None else most + 1
     asked = call("quarantine_records", jobid=job, pattern=dataid, resolved=resolved, at_most=at_most)
@@ -119,7 +119,7 @@ def show(  # noqa: PLR0913
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """One record, and what is wrong with it."""
+    """Show one record, and what is wrong with it."""
     asked = call("quarantine_show", jobid=job, dataid=dataid, itemid=item)
     found = ask(context, asked, explained=explained)[0]["record"]
     if json:
@@ -143,8 +143,8 @@ def export(  # noqa: PLR0913
     output: Annotated[
         Path | None, typer.Option(help="The file; default: standard output.", dir_okay=False)
     ] = None,
-    form: Annotated[str, typer.Option("--format", help="json or csv; default: as the file is named.")] = "",
-    resolved: Annotated[bool, typer.Option("--resolved", help="Also those that were dealt with.")] = False,
+    form: Annotated[str, typer.Option("--format", help="json or csv; default: by the file's name.")] = "",
+    resolved: Annotated[bool, typer.Option("--resolved", help="Also records that are resolved.")] = False,
     explained: options.Explain = False,
 ) -> None:
     """Write records into a file, for a person to repair; `resolve --from-file` takes it back.
@@ -204,15 +204,15 @@ def resolve(  # noqa: PLR0913
         Path | None, typer.Option(help="An edited export; - reads standard input.", allow_dash=True)
     ] = None,
     form: Annotated[
-        str, typer.Option("--format", help="Of the file: json or csv; default: as it is named.")
+        str, typer.Option("--format", help="Format of the file: json or csv; default: by its name.")
     ] = "",
     yes: options.Yes = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Mark records as dealt with: dropped for a reason, or repaired. All of them, or none.
+    """Mark records as resolved: dropped for a reason, or repaired. All of them, or none.
 
-    What is published changes when the chunk is made again; `quarantine replay` does that. --all says how many they are, and asks.
+    The published data changes when the chunk is made again; `quarantine replay` does that. --all shows the number of records, and asks.
 
     Examples:
     dataflowctl quarantine resolve clean_orders 2026-01-31 4711 --reason 'test order'
@@ -221,21 +221,25 @@ def resolve(  # noqa: PLR0913
     """
     if from_file is not None:
         if dataid or items or every or reason or repaired:
-            raise typer.BadParameter("the file says all; name nothing beside it")
+            raise typer.BadParameter(
+                "the file names the records: give no DATAID, ITEM, --all, --reason or --repaired"
+            )
         done = _take_back(context, job, from_file, _format(form, from_file), explained=explained)
         as_json({"resolved": done}) if json else say(f"resolved {counted(done, 'record')}")
         return
     if dataid is None or bool(items) == every:
-        raise typer.BadParameter("name the chunk and its records, or say --all, or --from-file")
+        raise typer.BadParameter("name the chunk and its records, or give --all, or --from-file")
     resolution = options.selector(reason=reason, repaired=_decoded(repaired))
     asked = call("quarantine_resolve", jobid=job, dataid=dataid, itemids=items or None, resolution=resolution)
     if every:
-        _confirm_all(context, job, dataid, "open", "mark {} of {} {} as dealt with?", yes=yes)
+        _confirm_all(context, job, dataid, "open", "mark {} of {} {} as resolved?", yes=yes)
     done = ask(context, asked, explained=explained)[0]["resolved"]
     if json:
         as_json({"resolved": done})
     elif done == 0:
-        say("nothing changed: what was named is resolved; `dataflowctl quarantine unresolve` opens it again")
+        say(
+            "nothing changed: these records are resolved already; `dataflowctl quarantine unresolve` opens them again"
+        )
     else:
         say(f"resolved {counted(done, 'record')}")
 
@@ -251,17 +255,17 @@ def unresolve(  # noqa: PLR0913
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Open resolved records again: what was decided about them is taken back.
+    """Open resolved records again: the decision about them is taken back.
 
-    What is published changes when the chunk is made again; `quarantine replay` does that. `quarantine show` has what was
-    decided, under `earlier`.
+    The published data changes when the chunk is made again; `quarantine replay` does that. `quarantine show` shows the earlier
+    decision, under `earlier`.
 
     Examples:
     dataflowctl quarantine unresolve clean_orders 2026-01-31 4711
     dataflowctl quarantine unresolve clean_orders 2026-01-31 --all
     """
     if bool(items) == every:
-        raise typer.BadParameter("name the records, or say --all")
+        raise typer.BadParameter("name the records, or give --all")
     asked = call("quarantine_unresolve", jobid=job, dataid=dataid, itemids=items or None)
     if every:
         _confirm_all(context, job, dataid, "resolved", "open {} of {} {} again?", yes=yes)
@@ -270,16 +274,16 @@ def unresolve(  # noqa: PLR0913
         as_json({"unresolved": done})
     elif done:
         say(
-            f"opened {counted(done, 'record')} again; `dataflowctl quarantine replay {job}` makes the chunk without what was decided"
+            f"opened {counted(done, 'record')} again; `dataflowctl quarantine replay {job}` makes the chunk without the earlier decisions"
         )
     else:
-        say("none of them was resolved")
+        say("nothing changed: none of these records is resolved")
 
 
-def _confirm_all(  # noqa: PLR0913 - what is asked, of what
+def _confirm_all(  # noqa: PLR0913 - the parts of the question
     context: typer.Context, job: str, dataid: str, state: str, question: str, *, yes: bool
 ) -> None:
-    """Of records that are named one by one nobody is asked."""
+    """Asks before --all. Records that are named one by one need no question."""
     if yes:
         return
     with connected(context) as connection:
@@ -311,7 +315,7 @@ def replay(  # noqa: PLR0913
     ] = False,
     by_rows: Annotated[
         bool,
-        typer.Option("--rows", help="Run the repaired records alone, and add their rows, where that can be."),
+        typer.Option("--rows", help="Run the repaired records alone, and add their rows, where possible."),
     ] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
@@ -320,9 +324,9 @@ def replay(  # noqa: PLR0913
 ) -> None:
     """Make the chunks of resolved records again, with the repairs applied: a new version of each, once.
 
-    The job runs over the whole chunk, so that sums and joins come out right, too. A job that declares `rowwise = true` says that each
-    output row depends on one input row: with --rows its repaired records are run alone, and their rows added to those that are
-    published. Chunks for which that cannot be are made again as a whole; the column `way` says which, and why.
+    The job runs over the whole chunk, so that sums and joins are right, too. `rowwise = true` in a job declares that each output
+    row depends on one input row: with --rows the job then runs on the repaired records alone, and adds their rows to the published rows.
+    Where this is impossible, the whole chunk is made again; the columns `way` and `because` say for which chunks, and why.
 
     Examples:
     dataflowctl quarantine replay clean_orders --dry-run
@@ -330,7 +334,7 @@ def replay(  # noqa: PLR0913
     """
     if by_rows and with_open:
         raise typer.BadParameter(
-            "--open is for other code, which has to see the whole chunk: leave --rows out"
+            "--open is for changed code, which has to see the whole chunk: leave --rows out"
         )
     wanted: dict[str, Any] = {"jobid": job, "patterns": dataid or None}
     query, wanted = (
@@ -362,7 +366,7 @@ def replay(  # noqa: PLR0913
 
 def _nothing_to_replay(job: str, known: list[dict[str, Any]]) -> str:
     if any(group["resolved"] for group in known):
-        return f"what is published of {job} holds every resolution already: nothing to replay"
+        return f"the published chunks of {job} have every resolution already: nothing to replay"
     if not known:
         return f"{job} has set aside no record: nothing to replay"
     opened = counted(sum(group["open"] for group in known), "record")
@@ -378,4 +382,4 @@ def _decoded(text: str | None) -> Any:
     try:
         return encoder.loads(text)
     except ValueError as error:
-        raise typer.BadParameter(f"--repaired is no JSON: {error}") from None
+        raise typer.BadParameter(f"--repaired is not JSON: {error}") from None

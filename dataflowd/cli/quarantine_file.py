@@ -44,7 +44,7 @@ def format_of(name: str) -> Format:
         return ending  # type: ignore[return-value]
     if ending in {"jsonl", "ndjson"}:
         return "json"
-    raise NotAllowedError(f"{name} is neither .json nor .csv", "name the file so, or say --format")
+    raise NotAllowedError(f"{name} is neither .json nor .csv", "name the file so, or give --format")
 
 
 def text(rows: Sequence[Mapping[str, Any]], form: Format) -> str:
@@ -109,9 +109,9 @@ def _json_lines(content: str) -> Iterator[tuple[int, dict[str, Any]]]:
         try:
             found = json.loads(line)
         except ValueError as error:
-            raise _wrong(number, f"is no JSON: {error}", "keep one object a line") from None
+            raise _wrong(number, f"is not JSON: {error}", "keep one object a line") from None
         if not isinstance(found, dict):
-            raise _wrong(number, "is no JSON object", "keep one object a line")
+            raise _wrong(number, "is not a JSON object", "keep one object a line")
         yield number, found
 
 

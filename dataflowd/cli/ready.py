@@ -1,4 +1,4 @@
-"""Chunks from outside: ready, and unregister, which takes a wrong one back."""
+"""Chunks from outside: ready registers them, unregister withdraws a wrong registration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataflowd.model.plural import counted
 if TYPE_CHECKING:
     import psycopg
 
-# A statement has a timeout; together they are one transaction.
+# Chunks are registered in slices, because a statement has a timeout. All slices are one transaction.
 SLICE = 10_000
 KEEP, DELETE = "keep", "delete"
 
@@ -37,14 +37,14 @@ def ready(  # noqa: PLR0913 - each is an option of the command
     bounds: Annotated[
         list[str] | None,
         typer.Option(
-            "--range", metavar="A..B", help="All from A to B: dates, hours, weeks, months or numbers."
+            "--range", metavar="A..B", help="All dataids from A to B: dates, hours, weeks, months or numbers."
         ),
     ] = None,
     from_file: Annotated[
         Path | None, typer.Option(help="One dataid a line; - reads standard input.", allow_dash=True)
     ] = None,
     validated: Annotated[
-        bool, typer.Option("--validated/--not-validated", help="Whether they may be used already.")
+        bool, typer.Option("--validated/--not-validated", help="Whether jobs may use the chunks already.")
     ] = True,
     reason: options.Reason = None,
     json: options.Json = False,
@@ -52,12 +52,12 @@ def ready(  # noqa: PLR0913 - each is an option of the command
 ) -> None:
     """Register chunks that arrived from outside; jobs that wait for them can start. All of them, or none.
 
-    A dataid that is none of the dataset's ordering is refused: 2026-02-30 where that is `date`. Registered with a warning is
-    one that looks like a date and is none (NO_DATE), one that is far from all others (FAR_AWAY), and one at whose location
-    nothing lies as this host sees it (NOTHING_THERE). A wrong one is taken back with `unregister`.
+    A dataid that does not fit the dataset's ordering is refused, as 2026-02-30 for the ordering `date`. These are registered
+    with a warning: a dataid that looks like a date and is none (NO_DATE), one that is far from all others (FAR_AWAY), and one
+    whose location is empty on this host (NOTHING_THERE). `unregister` withdraws a wrong registration.
 
-    What lies there is measured, up to 1,000 chunks at a time, and each run finds the same or is refused (WRONG_DATA). What cannot be
-    seen from here, and what is more, is measured by the first run that succeeds.
+    The command measures the files of up to 1,000 chunks. If a run later finds other files, it is refused (WRONG_DATA). Chunks that
+    this host cannot see, and those of a longer list, are measured by the first run that succeeds.
 
     Examples:
     dataflowctl ready raw_orders 2026-01-31
@@ -75,7 +75,7 @@ def ready(  # noqa: PLR0913 - each is an option of the command
     with connected(context) as connection, connection.transaction():
         for each in bounds or []:
             ids += [row["dataid"] for row in call("dataid_range", bounds=each).send(connection)]
-        # Before they are known: each would be near to itself.
+        # Asked before the registration, because afterwards no dataid would be far from all others: it would be its own neighbour.
         odd_ones = call("preview_ready", datasetid=dataset, dataids=_ends(ids)).send(connection)
         registered = _register(connection, dataset, ids, validated=validated, reason=reason)
         _note_found(connection, dataset, odd_ones, len(set(ids)))
@@ -87,8 +87,8 @@ def ready(  # noqa: PLR0913 - each is an option of the command
     sys.stdout.flush()
     for warning in warnings:
         others = f" (and {counted(warning['count'] - 1, 'other')})" if warning["count"] > 1 else ""
-        said = f"warning [{warning['code']}]: {dataset} {warning['dataid']}{others}: {warning['detail']}"
-        sys.stderr.write(cell(said) + "\n")
+        line = f"warning [{warning['code']}]: {dataset} {warning['dataid']}{others}: {warning['detail']}"
+        sys.stderr.write(cell(line) + "\n")
     if warnings:
         sys.stderr.write(f"  if it is wrong: dataflowctl unregister {dataset} {warnings[0]['dataid']}\n")
 
@@ -100,19 +100,21 @@ def unregister(  # noqa: PLR0913
         list[str], typer.Argument(metavar="DATAID...", help=options.PATTERN, callback=options.patterns)
     ],
     *,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep what was made of them.")] = False,
-    delete: Annotated[bool, typer.Option("--delete", help="Forget what was made of them, too.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the chunks that were made of them.")] = False,
+    delete: Annotated[
+        bool, typer.Option("--delete", help="Also forget the chunks that were made of them.")
+    ] = False,
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Withdraw a wrong registration; shows what was made of it, and asks whether to delete or to keep that.
+    """Withdraw a wrong registration; shows the chunks that were made of it, and asks whether to delete or to keep them.
 
-    Only what `ready` has registered can be withdrawn: what a job makes is forgotten by `delete`. Refused while one of them is
-    being read. With --delete the runs that have read them, and all that was made of these, are forgotten as `delete` does it:
-    their files stay until `gc` collects them, rows in tables stay. With --keep they stay READY as they are; when the chunk is
-    registered again they are stale. The data from outside is not touched.
+    Only a chunk that `ready` has registered can be withdrawn; `delete` forgets the chunks that a job makes. The command is refused while a
+    run reads one of the chunks. --delete forgets the runs that have read them, and everything that was made of these, as `delete`
+    does: their files stay until `gc` collects them, rows in tables stay. With --keep they stay READY as they are; when the chunk
+    is registered again, they are stale. The data from outside is not touched.
 
     Examples:
     dataflowctl unregister raw_orders 2026-02-30 --dry-run
@@ -136,7 +138,7 @@ def unregister(  # noqa: PLR0913
             _preview(withdrawn, made_of)
         if not dry_run:
             if made_of and made is None:
-                made = _asked(len(made_of), yes=yes)
+                made = _ask_delete_or_keep(len(made_of), yes=yes)
             what = f" and {made} {counted(len(made_of), 'chunk')} made of that" if made_of else ""
             if made == DELETE and not json:
                 _tell_of_tables(connection, made_of)
@@ -159,7 +161,7 @@ def unregister(  # noqa: PLR0913
 
 
 def _tell_of_tables(connection: psycopg.Connection, made_of: list[Row]) -> None:
-    """What is forgotten is removed from tables by nobody."""
+    """Tells which rows stay in tables: unregister forgets runs, and removes no rows."""
     from dataflowd.model.formats import TABLES
 
     found = call("datasets", retired=True).send(connection)
@@ -173,7 +175,7 @@ def _tell_of_tables(connection: psycopg.Connection, made_of: list[Row]) -> None:
 
 
 def _parted(rows: list[Row]) -> tuple[list[Row], list[Row]]:
-    """What is withdrawn, and what was made of it."""
+    """Splits the rows into the withdrawn chunks and the chunks that were made of them."""
     withdrawn = [row for row in rows if row["deed"] == "withdraw"]
     return withdrawn, [row for row in rows if row["deed"] != "withdraw"]
 
@@ -188,15 +190,15 @@ def _preview(withdrawn: list[Row], made_of: list[Row]) -> None:
         say("nothing was made of that")
 
 
-def _asked(number: int, *, yes: bool) -> str:
-    """What becomes of what was made; a script has to say it."""
+def _ask_delete_or_keep(number: int, *, yes: bool) -> str:
+    """Asks a person whether to delete or to keep the chunks. A script has to give --delete or --keep."""
     from dataflowd.model.errors import NotAllowedError
 
     sys.stdout.flush()
     if yes or not sys.stdin.isatty():
         raise NotAllowedError(
-            f"{counted(number, 'chunk')} made of that: nobody has said what becomes of them",
-            "say --delete to forget them, or --keep to leave them as they are",
+            f"{counted(number, 'chunk')} made of that: it is not said whether to delete or to keep them",
+            "give --delete to forget them, or --keep to leave them as they are",
         )
     answer = ""
     while answer not in {KEEP, DELETE}:
@@ -205,13 +207,13 @@ def _asked(number: int, *, yes: bool) -> str:
 
 
 def _ends(dataids: list[str]) -> list[str]:
-    """Of very many those at both ends: mistakes lie there, and a look at each would take longer than to register it."""
+    """Returns all dataids, or of very many those at both ends, where mistakes are. Checking each would take longer than to register it."""
     half = SLICE // 2
     return dataids if len(dataids) <= SLICE else dataids[:half] + dataids[-half:]
 
 
 def _warnings(rows: list[Row]) -> list[dict[str, Any]]:
-    """One for each kind, with its first dataid."""
+    """Returns one warning for each code, with the first dataid and the number of dataids."""
     found: dict[str, dict[str, Any]] = {}
     for row in rows:
         for code, detail in _oddities(row):
@@ -230,7 +232,7 @@ def _oddities(row: Row) -> list[tuple[str, str]]:
 
 
 def _lies_there(location: str) -> bool:
-    """Of another host's disk or an object store nothing is said here: the runner looks before any job code."""
+    """Whether files are at a location. Also true for locations that this host cannot see: the runner checks them before any job code."""
     import os
 
     from dataflowd.host import allowed_roots
@@ -261,7 +263,7 @@ def _register(
 
 
 def _note_found(connection: psycopg.Connection, dataset: str, rows: list[Row], given: int) -> None:
-    """Of very many the rows are only the ends: these are left to the hosts, which look at each file anyway."""
+    """Stores the measurements of the chunks, unless `rows` has only the ends of a long list: then the first run measures each chunk."""
     import json
 
     [how] = call("measures", datasetid=dataset).send(connection)
@@ -274,7 +276,7 @@ def _note_found(connection: psycopg.Connection, dataset: str, rows: list[Row], g
 
 
 def _measured(location: str | None, *, digest: bool) -> dict[str, Any] | None:
-    """None: it cannot be seen from here."""
+    """Measures the files at a location; None: this host cannot see them."""
     from dataflowd.model.faults import AttemptError
     from dataflowd.storage import found
 

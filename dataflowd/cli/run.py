@@ -1,7 +1,7 @@
-"""Run a job here and now: run, force.
+"""Runs a job in the foreground: run, force.
 
-A run in the foreground is a daemon of its own that wants one thing (foreground.py). Its exit status says how it went, as
-the wrappers of scripts expect.
+Such a run is executed by a daemon inside this process that claims nothing else (foreground.py). The exit status says how the
+run ended, as wrappers of scripts expect.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def run(  # noqa: PLR0913 - each is an option of the command
     job: JobOrScript,
     *,
     every: Annotated[
-        bool, typer.Option("--all", help="Catch up: everything of the job that is ready.")
+        bool, typer.Option("--all", help="Catch up: run everything of the job that is ready.")
     ] = False,
     dataid: Annotated[str | None, typer.Option(help="This chunk; default: the next.")] = None,
     new: Annotated[
         bool,
-        typer.Option("--new", help="Of a job without inputs: a new dataid, made of the current time (UTC)."),
+        typer.Option("--new", help="For a job without inputs: a new dataid, made of the current time (UTC)."),
     ] = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Run the next chunk of a job here, in the foreground, without a daemon; what it says is shown.
+    """Run the next chunk of a job here, in the foreground, without a daemon, and show what the job prints.
 
-    The five questions are asked, the limits hold, and the status is recorded, as if a daemon had run it. Ctrl-C stops the
+    The five questions are asked, the limits apply, and the status is recorded, as if a daemon had run it. Ctrl-C stops the
     run and gives it back. The job's code is named by a flow file: one of DATAFLOW_FLOWS, or flow.toml of the current
     directory. A script belongs to the job whose command names it, in one of these files or in a flow.toml beside the script;
     if no file names it, ./load.sh belongs to the job load. Words behind -- are added to the job's command as they are. They
@@ -95,11 +95,11 @@ def force(  # noqa: PLR0913
 ) -> None:
     """Run a chunk here although a question is answered no; shows which, and asks.
 
-    What was published before is replaced when it succeeds. An input that is not READY is not given to the job: a script finds
-    its location empty. The attempt is marked as forced, with the answers that it was run against, and the history keeps
-    who did it, and the --reason. `chunks`, `why`, `lineage` and `status` show the mark, and which inputs were missing; when one of these arrives,
-    the chunk is stale, and `resubmit JOB --stale` makes it again. Never forced are two writers of one chunk, locations outside the
-    allowed roots, and another environment.
+    If the run succeeds, it replaces the published version. An input that is not READY is not given to the job: a script finds
+    its location empty. The attempt is marked as forced and stores the answers of the five questions; the history stores who
+    forced it, and the --reason. `chunks`, `why`, `lineage` and `status` show the mark, and which inputs were missing. When a missing input arrives,
+    the chunk is stale, and `resubmit JOB --stale` makes it again. Force never allows two writers of one chunk, locations outside the
+    allowed roots, or another environment.
 
     Examples:
     dataflowctl force clean_orders 2026-01-31 --reason 'without returns: their feed is a week late'

@@ -1,4 +1,4 @@
-"""What there is and what happened: chunks, runs, attempts, history."""
+"""Lists what exists and what happened: chunks, runs, attempts, history."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
     last: Annotated[str | None, typer.Option("--to", metavar="DATAID", help="Up to this dataid.")] = None,
     dataid: Annotated[str | None, typer.Option(metavar="PATTERN", help=options.PATTERN)] = None,
     stale: Annotated[
-        bool, typer.Option("--stale", help="Only those made by other code, configuration or older inputs.")
+        bool, typer.Option("--stale", help="Only chunks made by other code, configuration or older inputs.")
     ] = False,
     sort: Annotated[
         str, typer.Option(help="dataid, modified, rows, bytes or status; -modified: the latest first.")
@@ -57,13 +57,13 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
     as_map: Annotated[
         bool,
         typer.Option(
-            "--map", help="A heat map: one character a chunk, a month or the like a line, with gaps."
+            "--map", help="A heat map: one character a chunk; a line is a month, a day or a year; gaps show."
         ),
     ] = False,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Chunks of a dataset: status and why, version, size, producer and its code; of stale ones, what changed since.
+    """List chunks of a dataset: status and why, version, size, producer and its code; for stale chunks, what changed since.
 
     Examples:
     dataflowctl chunks orders --status FAILED
@@ -85,7 +85,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
         stale=stale,
         sort=sort.removeprefix("-"),
         descending=sort.startswith("-"),
-        # One more than is shown tells whether there are more.
+        # One row more than is shown, to know whether there are more.
         at_most=None if most is None else most + 1,
     )
     if json:
@@ -134,7 +134,7 @@ def chunks(  # noqa: PLR0913 - each is an option of the command
 
 
 def _stale(row: Row) -> str | None:
-    """`CODE (jobs.py:clean), INPUT`: of much that changed only the first."""
+    """Returns the reasons, as `CODE (jobs.py:clean), INPUT`; names only the first changed parts of the code."""
     if not row["stale"]:
         return None
     changed = row["changed"] or []
@@ -161,7 +161,7 @@ def _map(  # noqa: PLR0913
 
 
 def _heads(kind: str, width: int) -> list[str]:
-    """What a line is, and the axis above the chunks."""
+    """Returns the headers: what a line stands for, and the axis above the chunks."""
     if kind in AXES:
         line, origin, named = AXES[kind]
         return [line, _axis({number - origin: str(number) for number in named})]
@@ -171,7 +171,7 @@ def _heads(kind: str, width: int) -> list[str]:
 
 
 def _axis(names: dict[int, str]) -> str:
-    """Each name begins above its place."""
+    """Returns a line in which each name begins at its place."""
     axis = ""
     for place, name in names.items():
         axis = axis.ljust(place) + name
@@ -182,13 +182,13 @@ def runs(  # noqa: PLR0913
     context: typer.Context,
     job: options.AnyJob = None,
     *,
-    failed: Annotated[bool, typer.Option("--failed", help="Only those that did not end well.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="Only runs that did not end well.")] = False,
     since: options.Since = None,
     limit: Annotated[int | None, typer.Option(min=1, help=LIMIT.format(SHOWN_RUNS))] = None,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Recent runs, newest first, each by its last attempt.
+    """List recent runs, newest first, each with its last attempt.
 
     Examples:
     dataflowctl runs clean_orders --failed --since 12h
@@ -234,7 +234,7 @@ def attempts(
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """All attempts of one run: where, how long, how they ended, and what their checks found."""
+    """List all attempts of one run: where, how long, how they ended, and what their checks found."""
     found = ask(context, call("attempts", jobid=job, dataid=dataid), explained=explained)
     if json:
         as_json(found)
@@ -262,7 +262,7 @@ def attempts(
 
 
 def _with_words(row: Row) -> str:
-    """As a shell would read them."""
+    """Returns the words that a person has added to the command, quoted for a shell."""
     return f" -- {shlex.join(row['words'])}" if row["words"] else ""
 
 
@@ -276,7 +276,7 @@ def _change(row: Row) -> str:
 
 
 def _what(row: Row) -> str:
-    """`READY -> RUNNING`, `limit 3 -> 5`; without a change of status what it was: forced, vouched for, registered again."""
+    """Returns `READY -> RUNNING` or `limit 3 -> 5`; for an event without a change of status, its code or kind."""
     has_changed = row["from_status"] is not None or row["to_status"] is not None
     match row["kind"]:
         case "status":
@@ -292,7 +292,7 @@ def _what(row: Row) -> str:
 
 
 def _reason(row: Row) -> str:
-    """A code that stands under `what` already is not said twice; values that were declared are long, and stand here."""
+    """Returns code and reason. Leaves out a code that _what returns; adds the declared values, which are too long for _what."""
     reason = first_line(row["reason"])
     if row["kind"] in {"dataset", "job"}:
         return ", ".join(filter(None, (_change(row), reason)))
@@ -308,17 +308,17 @@ def history(
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """The story of a run: every transition, what it waited for, and what happened around it meanwhile.
+    """Show the history of a run: every transition, what it waited for, and what else happened meanwhile.
 
-    Around it: limits and pauses, daemons that started, stopped or were gone, and what was declared of its job and datasets.
-    In the place of JOB a dataset that no job makes: by whom its chunk was registered, held or withdrawn.
+    That is: changes of limits and pauses, daemons that started, stopped or were lost, and changes in the declarations of its job and
+    datasets. JOB may also be a dataset that no job makes: its history says who registered, held or withdrew the chunk.
     """
     found = ask(context, call("history", jobid=job, dataid=dataid), explained=explained)
     if json:
         as_json(found)
         return
     if not found:
-        say(f"nothing ever happened to {job} on {dataid}")
+        say(f"there is no event about {job} on {dataid}")
         return
     table(
         ["at", "what", "chunk of", "who", "with", "why"],

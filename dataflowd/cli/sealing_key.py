@@ -1,7 +1,7 @@
-"""Which key a command may seal with. The database offers one, and whoever owns the database can offer a key of their own.
+"""Decides which key a command may seal with. The database offers a key, and an attacker who writes there could offer another.
 
-`trusted_keys` decides where it is set. Otherwise the key has to be the one that this user has used before (known_keys);
-a first one is shown and remembered. Who rotates has to hold its private half, and proves it.
+If the setting `trusted_keys` is set, it decides. Otherwise the key has to be the one that this user has used before
+(known_keys); the first key is shown and remembered. A rotation also needs the private half of the key on this host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def tell(line: str) -> None:
-    """For the person, beside what a script reads from standard output."""
+    """Prints a line for the person to stderr; scripts read standard output."""
     from dataflowd.model.masking import printable
 
     sys.stderr.write(printable(line) + "\n")
@@ -32,7 +32,7 @@ def tell(line: str) -> None:
 
 
 def offered(connection: psycopg.Connection) -> PublicKey:
-    """What the database offers; a key that bears another one's id is refused."""
+    """Returns the key that the database offers; refuses a key whose id does not fit it."""
     from dataflowd.host.seal import PublicKey
     from dataflowd.model.errors import InvalidCredentialError
 
@@ -47,7 +47,7 @@ def offered(connection: psycopg.Connection) -> PublicKey:
 
 
 def accepted(connection: psycopg.Connection, settings: Settings, confirmed: str | None) -> PublicKey:
-    """The key to seal with, remembered from now on. `confirmed`: the id that a person has typed."""
+    """Returns the key to seal with, and remembers it. `confirmed`: the id that a person has typed."""
     key = offered(connection)
     require_confirmed(key, confirmed)
     if settings.trusted_keys:
@@ -69,13 +69,13 @@ def require_trusted(keyid: str, settings: Settings) -> None:
 
     if settings.trusted_keys and keyid not in settings.trusted_keys:
         raise InvalidCredentialError(
-            f"the database offers the key {keyid}, which is none of the trusted_keys of this host",
-            "ask who has made it; if it is right, add it to the setting trusted_keys",
+            f"the database offers the key {keyid}, which is not one of the trusted_keys of this host",
+            "find out who made it; if it is right, add it to the setting trusted_keys",
         )
 
 
 def require_held(key: PublicKey, ring: Ring) -> None:
-    """Opens what it has sealed: an id alone would prove nothing about the private half."""
+    """Raises unless this host holds the private half. Seals and opens a probe, because an id alone proves nothing."""
     import secrets
 
     from dataflowd.host.seal import Binding, seal, unseal
@@ -84,15 +84,15 @@ def require_held(key: PublicKey, ring: Ring) -> None:
     probe, binding = secrets.token_hex(16), Binding("", None, None, None)
     if key.keyid not in ring or unseal(seal(probe, key, binding), ring, binding) != probe:
         raise InvalidCredentialError(
-            f"the database offers the key {key.keyid}, and its private half is not on this host: whoever has it would read "
-            "every password that is sealed with it",
+            f"the database offers the key {key.keyid}, and its private half is not on this host: whoever has the private half "
+            "can read every password that is sealed with this key",
             "find out who added it; if another host of yours made it, copy the key file from there first; if not, retire it "
             f"with dataflow.retire_key('{key.keyid}') in `dataflowctl psql`",
         )
 
 
 def require_newest(connection: psycopg.Connection, key: PublicKey, ring: Ring, used: Iterable[str]) -> None:
-    """Rotation goes forward: a key that was given up, because it leaked perhaps, must not come back by the database's word."""
+    """Raises if the offered key is older than a key in use: an old key, which may have leaked, must not come back."""
     from dataflowd.model.errors import InvalidCredentialError
 
     order = list(ring)  # as they were added to the file
@@ -106,13 +106,13 @@ def require_newest(connection: psycopg.Connection, key: PublicKey, ring: Ring, u
 
 
 def remembered(connection: psycopg.Connection) -> str | None:
-    """The key that this user has used before."""
+    """Returns the key that this user has used before."""
     known = _known_keys(connection, is_sure=True)
     return known.keyid if known else None
 
 
 def remember_own(connection: psycopg.Connection, keyid: str, settings: Settings) -> None:
-    """This host has made the key, or has proven that it holds it. That it cannot be remembered stops nothing."""
+    """Remembers a key that this host has made, or whose private half it holds. Failing to remember it is only a warning."""
     if not settings.trusted_keys:
         known = _known_keys(connection, is_sure=True)
         if known is not None and known.keyid != keyid:
@@ -125,7 +125,7 @@ def require_confirmed(key: PublicKey, confirmed: str | None) -> None:
     if confirmed is not None and confirmed != key.keyid:
         raise InvalidCredentialError(
             f"the database offers the key {key.keyid}, and not {confirmed}",
-            "ask the person who runs the jobs for the id of the key, and find out where the other one comes from",
+            "ask the person who runs the jobs for the id of the key, and find out where the other key comes from",
         )
 
 
@@ -147,7 +147,7 @@ def _require_expected(key: PublicKey, known: KnownKeys, before: str | None, held
 
 
 def _known_keys(connection: psycopg.Connection, *, is_sure: bool) -> KnownKeys | None:
-    """None: this user has no place for them, which is no harm to who is sure of the key."""
+    """Returns None, with a warning, if this user has no place for known keys. Raises instead unless the key is sure to be right."""
     from dataflowd.host import known_keys
     from dataflowd.model.errors import InvalidCredentialError
 
@@ -170,11 +170,11 @@ def _remember(known: KnownKeys, keyid: str, *, is_sure: bool) -> None:
             raise
         tell(f"warning: {error.message}; {error.remedy}")
     else:
-        tell(f"key {keyid} is remembered in {known.path}; another one is refused from now on")
+        tell(f"key {keyid} is remembered in {known.path}; another key is refused from now on")
 
 
 def _held(settings: Settings) -> list[str]:
-    """Keys in the file of this host, where this user may read it."""
+    """Returns the ids of the keys in this host's key file; none if this user may not read it."""
     from dataflowd.host.keyfile import KeySource
     from dataflowd.model.errors import InvalidCredentialError
 

@@ -1,7 +1,7 @@
-"""How answers look: tables, JSON, times, sizes, questions to the person, and a sign of life for what takes long.
+"""Prints answers: tables, JSON, times, sizes, questions to the person, and the progress of work that takes long.
 
-On a terminal a table is fitted to the width and statuses are coloured; elsewhere the same cells are aligned and nothing
-is coloured, left out or cut, so that other programs can read them. Text from the database is masked and escaped.
+On a terminal a table is fitted to the width and statuses are coloured. Elsewhere the same cells are aligned, and nothing is
+coloured, left out or cut, so that other programs can read them. Text from the database is masked and escaped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STYLES = {
     "PENDING": MAGENTA,
     "PAUSED": YELLOW,
 }
-# Columns that hold sentences; always the last.
+# Columns that hold sentences. Such a column is always the last of its table.
 FREE_TEXT = {"error", "reason", "why", "description", "place"}
 LEAST_TEXT = 16
 GAP = "  "
@@ -57,7 +57,7 @@ def on_terminal() -> bool:
 
 
 def cell(value: Any) -> str:
-    """One value as a person reads it."""
+    """Returns one value as a person reads it."""
     from dataflowd.model.masking import mask, printable
 
     match value:
@@ -79,7 +79,7 @@ def cell(value: Any) -> str:
 
 
 def moment(value: datetime | str | None) -> str:
-    """In this host's zone, to the second."""
+    """Returns a time in this host's zone, to the second."""
     if value is None:
         return "-"
     read = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -115,20 +115,20 @@ def first_line(text: str | None) -> str | None:
 
 
 def marked(status: str, row: Mapping[str, Any], *marks: str) -> str:
-    """A status with what a reader of the data has to know: that the version was made by force, or of such a one."""
+    """Returns a status with what a reader of the data has to know: the version, or an input of it, was made by force."""
     missing, of_forced = row.get("missing"), row.get("forced_inputs")
-    said = [
+    all_marks = [
         *marks,
         "forced" if row["forced"] else "",
         f"{counted(len(missing), 'input')} missing" if missing else "",
         "of forced inputs" if of_forced else "",
     ]
-    told = ", ".join(filter(None, said))
-    return f"{status} ({told})" if told else status
+    text = ", ".join(filter(None, all_marks))
+    return f"{status} ({text})" if text else status
 
 
 def with_params(row: Mapping[str, Any]) -> str:
-    """What an attempt got in the place of its job's own parameters."""
+    """Returns the parameters that replaced the job's own for this attempt."""
     given = row["params"] or {}
     return "".join(
         f" {name}={json.dumps(value, ensure_ascii=False)}" for name, value in sorted(given.items())
@@ -136,7 +136,7 @@ def with_params(row: Mapping[str, Any]) -> str:
 
 
 def folded(text: str, *, taken: int = 0, indent: int = 0) -> str:
-    """On a terminal, broken between words: the first line after so many columns, the others indented. Else as it is."""
+    """On a terminal, breaks the text between words. `taken`: columns before the first line; `indent`: of the other lines."""
     if not on_terminal():
         return text
     return textwrap.fill(
@@ -150,9 +150,9 @@ def folded(text: str, *, taken: int = 0, indent: int = 0) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], nothing: str = "") -> None:
-    """Aligned; on a terminal fitted to its width, with numbers to the right and statuses in colour.
+    """Prints an aligned table; on a terminal fitted to its width, with numbers to the right and statuses in colour.
 
-    `nothing` is what is said in the place of a table without rows.
+    `nothing` is printed instead of a table without rows.
     """
     found = [list(row) for row in rows]
     if nothing and not found:
@@ -177,9 +177,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], nothing: str = 
 
 
 def fit(headers: Sequence[str], cells: list[list[str]], width: int) -> tuple[list[int], list[int]]:
-    """Which columns stand in so narrow a place, and how wide each.
+    """Returns which columns fit into the width, and the width of each.
 
-    What a row is about stands first and stays. Free text at the end gives way first, then the columns before it.
+    The first columns, which say what a row is about, stay. Free text at the end is cut first, then columns before it are left out.
     """
     widths = [max(map(len, column)) for column in zip(headers, *cells, strict=True)]
     shown = list(range(len(headers)))
@@ -205,12 +205,12 @@ def _line(texts: list[str], numeric: list[bool], widths: list[int]) -> str:
 
 
 def as_json(value: Any) -> None:
-    """Times in ISO 8601 with their zone, text without secrets."""
+    """Prints JSON, with times in ISO 8601 with their zone, and text without secrets."""
     say_json(plain(value))
 
 
 def json_row(row: dict[str, Any]) -> str:
-    """One of a list, indented as it is there."""
+    """Returns one element of a list as JSON, with the indentation that it has in the list."""
     return textwrap.indent(json.dumps(plain(row), default=str, indent=2), "  ")
 
 
@@ -232,14 +232,14 @@ def plain(value: Any) -> Any:
 
 
 def preview(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """The first of them; a person does not read ten thousand."""
+    """Prints the first rows, and how many more there are."""
     table(headers, rows[:PREVIEWED])
     if len(rows) > PREVIEWED:
         say(f"... and {len(rows) - PREVIEWED:,} more; --json lists all")
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Asks on a terminal; elsewhere nobody would answer, so it is refused."""
+    """Asks on a terminal. Elsewhere nobody would answer, so the command is refused."""
     from dataflowd.model.errors import EXIT, NotAllowedError
 
     if yes:
@@ -247,8 +247,8 @@ def confirm(question: str, *, yes: bool) -> None:
     sys.stdout.flush()
     if not sys.stdin.isatty():
         raise NotAllowedError(
-            f"{question.rstrip('?')} needs a yes, and nobody is at a terminal to give it",
-            "say --yes when it is right",
+            f"{question.rstrip('?')} needs a yes, and there is no terminal to ask at",
+            "give --yes when it is right",
         )
     if not typer.confirm(question):
         sys.stderr.write("not done\n")
@@ -257,7 +257,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextmanager
 def sign_of_life(doing: str) -> Iterator[None]:
-    """Tells a person that something is going on when it takes longer than a second."""
+    """Shows the seconds on a terminal while something takes longer than a second."""
     if not sys.stderr.isatty():
         yield
         return
@@ -282,7 +282,7 @@ def sign_of_life(doing: str) -> Iterator[None]:
 
 
 class Progress:
-    """A bar on stderr, on a terminal only, from the first second on."""
+    """A progress bar on stderr, on a terminal only, for work that takes longer than a second."""
 
     def __init__(self, doing: str, total: int) -> None:
         import time

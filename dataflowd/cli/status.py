@@ -1,4 +1,4 @@
-"""At a glance: status. `--watch` draws again when the database says that something changed."""
+"""The command status. `--watch` draws again when the database says that something changed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REDRAW_SECONDS = 1.0
-# A notice is a hint and may be lost; and a clock on the screen should move.
+# Draw at least so often: a notice is only a hint and may be lost, and the clock on the screen should move.
 LATEST_REDRAW_SECONDS = 10.0
 SHOWN_JOBS = 20
 SHOWN_HANDS = 10
@@ -46,20 +46,20 @@ def status(  # noqa: PLR0913 - each is an option of the command
     ignored: Annotated[
         list[str] | None,
         typer.Option(
-            "--ignore", metavar="CODE", help="Leave this out of what needs a hand; may be repeated."
+            "--ignore", metavar="CODE", help="Leave this code out of what needs a hand; may be repeated."
         ),
     ] = None,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """What needs a hand, first; then daemons, limits and every job at a glance.
+    """Show first what needs a hand; then daemons, limits and every job at a glance.
 
-    A run whose data is there and that has not begun is waiting; one whose data is not READY is not counted, see `why JOB`.
+    A run is waiting if its data is READY and it has not begun. Runs whose data is not READY are not counted; see `why JOB`.
 
     With --exit-code the exit status is 1 if anything is listed as needing a hand, and 0 if not; any other status says that
-    the question could not be asked. Listed are runs that FAILED and are not tried again, runs that no daemon starts, a
+    the command itself failed. These need a hand: runs that FAILED and are not tried again, runs that no daemon starts, a
     daemon that is lost with its attempts, a pause or a limit of 0 for everything, chunks on hold (HELD) and records that
-    were set aside (QUARANTINED). What is meant to stay as it is, --ignore leaves out; what is not a code is refused.
+    were set aside (QUARANTINED). --ignore leaves out a code that you do not want to hear of.
 
     Examples:
     dataflowctl status
@@ -86,17 +86,17 @@ def status(  # noqa: PLR0913 - each is an option of the command
 
 
 def _codes(given: list[str]) -> list[str]:
-    """A code looks like one; which there are, the database knows."""
+    """Checks only the form of the codes: which codes exist, the database knows."""
     for code in given:
         if not CODE.fullmatch(code):
             raise InvalidValueError(
-                f"{code!r} is no code", "codes are listed by `status`: NETWORK, HELD, QUARANTINED ..."
+                f"{code!r} is not a code", "give a code that `status` lists: NETWORK, HELD, QUARANTINED ..."
             )
     return [code.upper() for code in given]
 
 
 def _changes(context: typer.Context, asked: Call) -> Iterator[dict[str, Any]]:
-    """The overview now, and again whenever it may have changed, at most once a second."""
+    """Yields the overview now, and again whenever it may have changed, at most once a second."""
     from dataflowd.database import db
 
     with connected(context) as connection:
@@ -107,7 +107,7 @@ def _changes(context: typer.Context, asked: Call) -> Iterator[dict[str, Any]]:
             heard = list(connection.notifies(timeout=LATEST_REDRAW_SECONDS, stop_after=1))
             remaining = drawn + REDRAW_SECONDS - time.monotonic()
             if heard and remaining > 0:
-                # Whatever else arrives until then is in the same picture.
+                # Later notices until then are covered by the same redraw.
                 list(connection.notifies(timeout=remaining))
 
 
@@ -163,8 +163,8 @@ def _draw_hands(hands: list[dict[str, Any]]) -> None:
         return
     say(bold("needs a hand:"))
     for hand in hands[:SHOWN_HANDS]:
-        said = f"{hand['code']} ({hand['count']:,}): {cell(hand['detail'])}"
-        say(f"  {mark('failed')} {folded(said, taken=HANGING - 2, indent=HANGING)}")
+        cause = f"{hand['code']} ({hand['count']:,}): {cell(hand['detail'])}"
+        say(f"  {mark('failed')} {folded(cause, taken=HANGING - 2, indent=HANGING)}")
         say(folded(" " * HANGING + cell(hand["remedy"]), indent=HANGING))
     if len(hands) > SHOWN_HANDS:
         say(f"  ... and {counted(len(hands) - SHOWN_HANDS, 'more cause')}; --json lists all")
@@ -200,7 +200,7 @@ def _draw_jobs(jobs: list[dict[str, Any]]) -> None:
                 j["failed"],
                 j["held"],
                 j["quarantined"],
-                # What has failed waits for a hand and not for time.
+                # Without waiting or running runs there is no end to estimate: failed runs wait for a person.
                 duration(j["eta_seconds"] if j["waiting"] or j["running"] else None),
                 moment(j["oldest_waiting"]),
                 j["per_hour"],
@@ -211,9 +211,9 @@ def _draw_jobs(jobs: list[dict[str, Any]]) -> None:
     )
     if len(jobs) > SHOWN_JOBS:
         rest = jobs[SHOWN_JOBS:]
-        told = {key: sum(job[key] for job in rest) for key in ("done", "running", "waiting", "failed")}
+        totals = {key: sum(job[key] for job in rest) for key in ("done", "running", "waiting", "failed")}
         say(
             f"... and {counted(len(rest), 'job')}: "
-            + ", ".join(f"{number:,} {key}" for key, number in told.items())
+            + ", ".join(f"{number:,} {key}" for key, number in totals.items())
             + "; --job shows one, --json all"
         )

@@ -1,4 +1,4 @@
-"""try: a job on a sample of its input, in the foreground. See dataflowd.engine.trial."""
+"""The command try: runs a job on a sample of its input, in the foreground. See dataflowd.engine.trial."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dataflowd.cli.output import State
     from dataflowd.engine.trial import Tried
 
-# As a work order may say: see dataflowd.model.vetting, which would take a moment to import.
+# The limits of a work order, repeated here because importing dataflowd.model.vetting would slow every command down.
 MOST_SHOWN = 10_000
 MOST_ROWS = 2**31 - 1
 SEEDS = 2**63
@@ -43,18 +43,20 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
     ] = None,
     seed: Annotated[
         int,
-        typer.Option(min=-SEEDS, max=SEEDS - 1, help="Chooses other rows; the same seed chooses the same."),
+        typer.Option(
+            min=-SEEDS, max=SEEDS - 1, help="Another seed chooses other rows; the same seed the same rows."
+        ),
     ] = 0,
     shown: Annotated[
-        int, typer.Option("--show", min=0, max=MOST_SHOWN, help="So many rows of each output are shown.")
+        int, typer.Option("--show", min=0, max=MOST_SHOWN, help="How many rows of each output to show.")
     ] = 10,
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
     """Run a job on a sample of its input, for real, and publish nothing: no status changes, no file stays.
 
-    The code is that of this host's flow file, the input what is READY now; a batch may be on hold. Shows some of the resulting rows, the checks,
-    the records that would go to quarantine, and the time. Status 1 if the job or a check fails; min_rows only warns.
+    The code is that of this host's flow file. The input is what is READY now; a batch may be on hold. The command shows some of the
+    resulting rows, the checks, the records that would go to quarantine, and the time. Exit status 1 if the job or a check fails; min_rows only warns.
 
     Examples:
     dataflowctl try clean_orders 2026-01-31 --sample 0.01
@@ -83,11 +85,11 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
     found = ask(context, asked, explained=False)[0]["found"]
     wanted = Trial(share=sample, rows=rows, seed=seed, shown=shown)
     lines: list[str] = []
-    said = JobOutput(sys.stderr)
+    shown_log = JobOutput(sys.stderr)
 
     def tell(line: str) -> None:
-        said.write(f"{line}\n".encode(errors="backslashreplace"))
-        said.flush()
+        shown_log.write(f"{line}\n".encode(errors="backslashreplace"))
+        shown_log.flush()
 
     async def run() -> Tried:
         return await trial.run(
@@ -111,12 +113,12 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
 
 
 def _exact(value: Any) -> Any:
-    """Data is shown as it is, not rounded as figures about it are."""
+    """Returns a float of the data with all its digits; `cell` would round it."""
     return repr(value) if isinstance(value, float) else value
 
 
 def _only_errors() -> None:
-    """What a daemon would log about its runners is of no interest here."""
+    """Silences the log that a daemon would write about its runners, except errors."""
     import logging
 
     import structlog

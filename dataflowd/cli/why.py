@@ -1,4 +1,4 @@
-"""Why a run did, does or does not run: why."""
+"""The command why: says why a run ran, runs or does not run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dataflowd.cli.ask import Row
 
 LAST_QUESTION = 5
-REMEDY = 6  # how far it is indented
+REMEDY = 6  # how far a remedy is indented
 
 
 def register(app: typer.Typer) -> None:
@@ -37,8 +37,8 @@ def why(  # noqa: PLR0913 - each is an option of the command
         typer.Option(
             "--at",
             metavar="TIME",
-            help="As it was then: a time (2026-01-31T08:00) or an age (90m, 12h, 3d). An attempt that was at it answers "
-            "with its evidence; of a time when it waited, history tells.",
+            help="As it was then: a time (2026-01-31T08:00) or an age (90m, 12h, 3d). If an attempt was running then, its "
+            "stored evidence answers; else the history does.",
         ),
     ] = None,
     attempt: Annotated[
@@ -53,7 +53,7 @@ def why(  # noqa: PLR0913 - each is an option of the command
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """The five questions about a run, each with its answer, evidence and remedy, and what else keeps it.
+    """Answer the five questions about a run, each with evidence and remedy, and say what else keeps it from running.
 
     Examples:
     dataflowctl why clean_orders 2026-01-31
@@ -63,7 +63,7 @@ def why(  # noqa: PLR0913 - each is an option of the command
     """
     if (at or attempt is not None) and (dataid is None or (at and attempt is not None)):
         raise typer.BadParameter(
-            "--at and --attempt ask about the past of one run: name its DATAID, and one of them"
+            "--at and --attempt ask about the past of one run: name its DATAID, and only one of these options"
         )
     if dataid is None:
         blockers = ask(context, call("blockers", jobid=job), explained=explained)
@@ -78,41 +78,41 @@ def why(  # noqa: PLR0913 - each is an option of the command
         asked = call("why_attempt", jobid=job, dataid=dataid, attempt=attempt)
     else:
         asked = call("why", jobid=job, dataid=dataid)
-    stand, *questions = ask(context, asked, explained=explained)
+    state, *questions = ask(context, asked, explained=explained)
     if json:
-        as_json(_document(job, dataid, stand, questions))
+        as_json(_document(job, dataid, state, questions))
         return
     run = f"{job} {dataid}"
-    said = f" {'was' if at or attempt else 'is'} {stand['code']}: {cell(stand['detail'])}"
-    say(bold(run) + folded(said, taken=len(run), indent=REMEDY))
-    if stand["remedy"]:
-        say("  " + folded(cell(stand["remedy"]), taken=2, indent=REMEDY))
+    sentence = f" {'was' if at or attempt else 'is'} {state['code']}: {cell(state['detail'])}"
+    say(bold(run) + folded(sentence, taken=len(run), indent=REMEDY))
+    if state["remedy"]:
+        say("  " + folded(cell(state["remedy"]), taken=2, indent=REMEDY))
     say()
     for row in questions:
-        _draw(row, is_taken=stand["code"] in ("READY", "RUNNING", "WAITS_FOR_SPARK"))
+        _draw(row, is_taken=state["code"] in ("READY", "RUNNING", "WAITS_FOR_SPARK"))
 
 
 def _document(
     job: str,
     dataid: str | None = None,
-    stand: Row | None = None,
+    state: Row | None = None,
     questions: Sequence[Row] = (),
     blockers: Sequence[Row] = (),
 ) -> Row:
-    said = stand or {"code": None, "detail": None, "remedy": None}
+    known = state or {"code": None, "detail": None, "remedy": None}
     return {
         "jobid": job,
         "dataid": dataid,
-        "state": said["code"],
-        "detail": said["detail"],
-        "remedy": said["remedy"],
+        "state": known["code"],
+        "detail": known["detail"],
+        "remedy": known["remedy"],
         "questions": list(questions),
         "blockers": list(blockers),
     }
 
 
 def _draw(row: Row, *, is_taken: bool) -> None:
-    """That a chunk which is published or being written is locked against a second writing is no fault."""
+    """Prints one question. `is_taken`: the chunk is published or being written, so that a no to question 5 is no fault."""
     state: State = "ok" if row["answer"] else "failed"
     if row["answer"] is None or (is_taken and row["number"] == LAST_QUESTION):
         state = "skipped"

@@ -318,9 +318,9 @@ def test_a_wrong_registration_is_withdrawn_with_or_without_what_was_made_of_it(
         ("clean_orders", "orders", "undecided")
     ]
     for words, said in (
-        (["2031-01-01", "--yes"], "say --delete to forget them, or --keep"),
-        (["2031-01-01"], "say --delete to forget them, or --keep"),
-        (["2031-01-01", "--delete"], "say --yes when it is right"),
+        (["2031-01-01", "--yes"], "give --delete to forget them, or --keep"),
+        (["2031-01-01"], "give --delete to forget them, or --keep"),
+        (["2031-01-01", "--delete"], "give --yes when it is right"),
         (["2031-01-03", "--delete", "--yes"], "dataflowctl cancel clean_orders --dataid 2031-01-03"),
     ):
         refused = run_ctl("unregister", "raw_orders", *words)

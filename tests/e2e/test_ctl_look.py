@@ -125,7 +125,7 @@ def test_a_monitor_may_ignore_a_code_before_an_attempt_has_ended_with_it(run_ctl
     ok(run_ctl("status", "--ignore", "EXIT_3", "--ignore", "OUR_OWN"))
     refused = run_ctl("status", "--ignore", "a code")
     assert refused.returncode == EXIT["USAGE"]
-    assert "'a code' is no code" in refused.stderr
+    assert "'a code' is not a code" in refused.stderr
 
 
 @pytest.mark.parametrize("wrong", [["--ignore", "a code"], ["--watch"], ["--job", "nope"]])
@@ -186,7 +186,7 @@ def test_a_run_that_waits_for_spark_is_not_said_to_run(
     connection.execute("UPDATE dataflow.daemon SET hostname = %s", [socket.gethostname()])
     silent = run_ctl("logs", "clean_orders", QUEUED)
     assert silent.returncode == EXIT["NOT_FOUND"]
-    assert f"attempt 1 of clean_orders {QUEUED} {words}; it has said nothing yet" in silent.stderr
+    assert f"attempt 1 of clean_orders {QUEUED} {words}; it has printed nothing yet" in silent.stderr
 
     gone = connection.execute(told, [waiting["attempt"], "00000000-0000-0000-0000-000000000000"])
     assert gone.fetchone() == (False,)
@@ -542,7 +542,7 @@ def test_whoever_resolves_all_records_is_asked_and_a_script_says_yes(run_ctl: Ru
     every = ("clean_orders", DONE, "--all")
     unasked = run_ctl("quarantine", "resolve", *every, "--reason", "test orders")
     assert unasked.returncode == EXIT["NOT_ALLOWED"]
-    assert f"mark 1 record of clean_orders {DONE} as dealt with needs a yes" in unasked.stderr
+    assert f"mark 1 record of clean_orders {DONE} as resolved needs a yes" in unasked.stderr
     assert asked(run_ctl, "quarantine", "resolve", *every, "--reason", "test orders", "--yes") == {
         "resolved": 1
     }

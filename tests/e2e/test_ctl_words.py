@@ -163,7 +163,7 @@ def test_checks_that_nobody_would_ask_keep_a_command_from_the_job_s_place(
         assert (refused.returncode, f"without its checks: {names}\n" in refused.stderr) == (8, True)
     declare('not_null = ["id"]', 'unique = ["id"]')
     instead = scripts.ctl("begin", "load", "1", "--instead", env=here)
-    assert (instead.returncode, "without its checks: unique\n" in instead.stderr) == (8, True)
+    assert (instead.returncode, "without the job's checks: unique\n" in instead.stderr) == (8, True)
     assert scripts.rows("SELECT * FROM dataflow.attempt") == []
     # What the datasets declare is asked at the end, of whoever has made it.
     declare('not_null = ["id"]', "min_rows = 1")

@@ -171,10 +171,10 @@ def test_the_key_file_of_a_host_stands_for_a_key_that_nobody_remembers(
     assert sealed(connection)["orders"] is None
     assert not known.exists()
     warned = run_ctl("doctor", "--no-spark").stdout
-    assert f"nothing says here that the key {attacker}" in warned
+    assert f"nothing on this host confirms the key {attacker}" in warned
     connection.execute("DELETE FROM dataflow.key WHERE keyid = %s", [attacker])
     assert run_ctl("seal", "orders", stdin=SECRET).returncode == 0
-    assert "nothing says here" not in run_ctl("doctor", "--no-spark").stdout
+    assert "nothing on this host confirms" not in run_ctl("doctor", "--no-spark").stdout
     assert own in known.read_text()
 
 

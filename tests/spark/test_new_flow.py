@@ -121,7 +121,7 @@ def test_nothing_is_overwritten_and_names_are_checked(tmp_path: Path) -> None:
     for name in ("Shop", "my-shop", "1shop", "shop/../x", "", "s" * 41, "läden"):
         refused = new_flow(tmp_path, name)
         assert refused.returncode == EXIT["USAGE"], name
-        assert "is no name for a flow" in refused.stderr
+        assert "is not a name for a flow" in refused.stderr
     refused = new_flow(tmp_path, "shop", "--dir", "/proc/shop")
     assert (refused.returncode, "/proc/shop cannot be made" in refused.stderr) == (EXIT["NOT_ALLOWED"], True)
     assert (tmp_path / "full" / "letters").read_text() == "dear"

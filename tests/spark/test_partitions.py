@@ -317,7 +317,7 @@ def test_a_source_is_split_listed_and_forgotten_from_the_command_line(
     for wrong, said in (
         (create("size_3", "--size", "3"), "has a partitioning size_3 already"),
         (create("other", "--size", "3", key="idd"), "has no column 'idd'"),
-        (create("other", "--size", "3", "--count", "2"), "say one of --size"),
+        (create("other", "--size", "3", "--count", "2"), "give one of --size"),
         (create("0bad", "--size", "3"), "0bad"),
     ):
         assert wrong.returncode in {EXIT["NOT_ALLOWED"], EXIT["USAGE"], EXIT["FAILED"]}, wrong.stderr

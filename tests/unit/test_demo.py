@@ -145,7 +145,7 @@ def test_a_place_that_is_somebody_elses_is_refused_and_left_alone(tmp_path: Path
     full.mkdir()
     (full / "letters").write_text("dear")
     file.write_text("dear")
-    for place, what in ((full, "is not empty"), (file, "is no directory")):
+    for place, what in ((full, "is not empty"), (file, "is not a directory")):
         for options in ([], ["--clean"]):
             refused = demo(tmp_path, "--dir", str(place), *options)
             assert (refused.returncode, refused.stdout) == (EXIT["NOT_ALLOWED"], "")

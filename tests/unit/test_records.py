@@ -121,8 +121,8 @@ def test_a_dropped_record_keeps_the_note() -> None:
 @pytest.mark.parametrize(
     ("content", "form", "said"),
     [
-        ("{", "json", "line 1 is no JSON"),
-        ("[]", "json", "line 1 is no JSON object"),
+        ("{", "json", "line 1 is not JSON"),
+        ("[]", "json", "line 1 is not a JSON object"),
         ('\n{"dataid": "d1"}', "json", "line 2 has no itemid, action"),
         ('{"dataid": "d1", "itemid": "1", "action": "fix"}', "json", "has the action 'fix'"),
         ('{"dataid": "d1", "itemid": "9", "action": "drop"}', "json", "names record 9 of d1"),

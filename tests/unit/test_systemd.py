@@ -140,9 +140,9 @@ def test_the_doctor_knows_what_else_keeps_a_unit_from_its_data(host: Path) -> No
     drop_in(host, "dataflowd.service", "[Service]\nReadWritePaths=/nowhere\nExecStart=\nExecStart=/nowhere/dataflowd run\n")  # fmt: skip
     failed = [detail for state, detail, _ in said(host, "dataflowd") if state == "failed"]
     assert failed == [
-        "it starts /nowhere/dataflowd, which is no program",
+        "it starts /nowhere/dataflowd, which is not a program",
         "/home/data is hidden from the unit by ProtectHome=yes",
-        "/nowhere of ReadWritePaths is not there, so that systemd does not start the unit (status 226)",
+        "/nowhere of ReadWritePaths does not exist, so that systemd does not start the unit (status 226)",
         "the flow file /home/me/flow.toml is hidden from the unit by ProtectHome=yes",
     ]
 

@@ -1,10 +1,10 @@
-"""`dataflowd demo`: the quickstart as a story of a minute, on a Postgres and a Java of its own.
+"""`dataflowd demo`: runs the quickstart in about a minute, on an embedded Postgres and Java.
 
-A month of orders comes as a file a day; one file is missing and one is wrong. The daemon works through the rest while the
-terminal shows it, the concurrency is changed on the way, `why` explains what is missing, the two files are repaired, and
-the month is made. Nothing here is played: `story` runs the same commands that a person types, in processes of their
-own, and shows what the same SQL functions say as `dataflowctl status` and `chunks --map`.
+A month of orders comes as one file a day; one file is missing and one is wrong. The daemon processes the others while the
+terminal shows it, the concurrency is changed meanwhile, `why` explains what is missing, the two files are repaired, and the
+month is made. Nothing is simulated: `story` runs the commands that a person types, each in a process of its own, and shows
+what the SQL functions behind `dataflowctl status` and `chunks --map` return.
 
-`place` is the directory that all of it lives in, `programs` are the processes, `frame` is what a moment looks like, and
-`screen` brings it to a terminal or, line by line, to anything else.
+`place` is the directory of the demo, `programs` are its processes, `frame` makes the lines of a moment, and `screen` draws
+them on a terminal or writes them line by line to anything else.
 """

@@ -1,7 +1,7 @@
-"""What a moment of the demo looks like: lines of at most so many columns, from what the database says.
+"""Makes the lines of a frame, which shows one moment of the demo, from what the database says.
 
 A frame always has the same lines in the same places, so that nothing moves: head, a bar for each job, a map with one
-character a chunk, and the last notes. This module knows neither a terminal nor a clock: the same moment gives the same lines.
+character a chunk, and the last notes. This module uses neither a terminal nor a clock: the same moment gives the same lines.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MINUTE = 60
 NARROWEST, WIDEST = 60, 80
 
 ABSENT = " "
-# The letters of dataflow.chunk_map: how a person sees them, with and without Unicode, and in which colour.
+# The letters of dataflow.chunk_map: the character with and without Unicode, the colour, the meaning.
 CELLS: dict[str, tuple[str, str, str, str]] = {
     ".": ("■", ".", GREEN, "ready"),
     "?": ("□", "?", YELLOW, "not validated"),
@@ -119,17 +119,17 @@ def _head(moment: Moment, width: int, *, is_unicode: bool) -> Line:
 def _bar(bar: Bar, *, is_unicode: bool) -> Line:
     full, empty = ("━", "─") if is_unicode else ("#", "-")
     parts = [(bar.done, GREEN), (bar.failed, RED), (bar.running, CYAN)]
-    # Ends are rounded, not lengths: so the parts always add up to what is filled.
+    # Rounding the ends instead of the lengths keeps the sum of the parts exact.
     ends = [sum(count for count, _ in parts[: index + 1]) for index in range(len(parts))]
     places = [0, *(min(BAR, round(end * BAR / max(bar.total, 1))) for end in ends)]
     filled = [(full * (places[index + 1] - places[index]), colour) for index, (_, colour) in enumerate(parts)]
-    said = f"{bar.retrying} tried again" if bar.retrying else f"{bar.failed} failed" if bar.failed else ""
+    trouble = f"{bar.retrying} tried again" if bar.retrying else f"{bar.failed} failed" if bar.failed else ""
     return [
         (bar.job.ljust(LABEL), ""),
         *filled,
         (empty * (BAR - places[-1]), DIM),
         (f"  {bar.done:>3} of {bar.total:<3}", ""),
-        (f"  {said}", YELLOW if bar.retrying else RED),
+        (f"  {trouble}", YELLOW if bar.retrying else RED),
     ]
 
 

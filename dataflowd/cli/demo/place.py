@@ -1,8 +1,8 @@
-"""Where a demo lives: one directory with everything, so that `--clean` can remove everything.
+"""The directory of a demo: it holds everything, so that `--clean` can remove everything.
 
-A directory is taken only when it is empty or new, or bears the mark of an earlier demo: what `--clean` and a second run
-remove was made here. A lock keeps two demos apart. Settings that the person has made elsewhere, above all a database,
-are put out of sight of this process and of all that it starts: the demo's own settings file stands alone.
+The demo uses a directory only if it is empty or new, or has the mark of an earlier demo. So `--clean` and a second run remove
+only files that a demo has made. A lock keeps two demos apart. The person's own settings, above all a database, are hidden from
+this process and its children: they use the demo's settings file alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MARK = ".dataflowd-demo"
 KEPT_VARIABLES = frozenset({"DATAFLOW_DEBUG"})
 LIBPQ_PREFIX = (
-    "PG"  # PGHOSTADDR and PGSERVICE would send even a connection that names its host to another server
+    "PG"  # PGHOSTADDR and PGSERVICE would lead to another server even if the connection names its host
 )
 SHELL_PREFIXES = (ENV_PREFIX, "PGHOSTADDR", "PGSERVICE")
 SETTINGS = """\
@@ -116,7 +116,7 @@ class Place:
         if not os.path.lexists(self.directory):
             return
         if not self.directory.is_dir():
-            raise NotAllowedError(f"{self.directory} is no directory", "name another place with --dir")
+            raise NotAllowedError(f"{self.directory} is not a directory", "name another place with --dir")
         if any(self.directory.iterdir()) and not (self.directory / MARK).is_file():
             raise NotAllowedError(
                 f"{self.directory} is not empty, and no demo has made what is in it",

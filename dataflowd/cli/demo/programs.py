@@ -1,8 +1,8 @@
 """The processes of a demo: the commands that a person would type, and the daemon.
 
-Each is the real program in a process of its own. The daemon leads a session of its own, so that Ctrl-C reaches this
-process alone, which then ends the daemon in order; and the kernel kills the daemon if this process is killed (host/exec_child.py).
-Its runners die with it.
+Each is the real program in a process of its own. The daemon has a session of its own, so that Ctrl-C reaches only this
+process, which then ends the daemon in order. If this process is killed, the kernel kills the daemon (host/exec_child.py), and
+the daemon's runners die with it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Started:
-    """A command that runs in the background. Its few lines fit into the pipe, so that nobody has to read meanwhile."""
+    """A command that runs in the background. Its few lines of output fit into the pipe, which is read after its end."""
 
     command: Command
     process: subprocess.Popen[str]
@@ -81,16 +81,16 @@ class Started:
 
     def text(self) -> str:
         try:
-            said, _ = self.process.communicate()
+            output, _ = self.process.communicate()
         except BaseException:
             self.stop()
             raise
         if self.process.returncode:
             raise StoryError(
-                f"`{self.command.shown}` ended with status {self.process.returncode}: {said.strip()}",
-                "type the command yourself, where the demo says cd",
+                f"`{self.command.shown}` ended with status {self.process.returncode}: {output.strip()}",
+                "type the command yourself, in the directory that the demo names after cd",
             )
-        return said.strip()
+        return output.strip()
 
     def stop(self) -> None:
         self.process.kill()

@@ -1,8 +1,8 @@
 """Shows moments of the demo: drawn in place on a terminal, as lines elsewhere.
 
-On a terminal the cursor goes back to the frame's first line and each line is written over, so that what was above stays
-in the scrollback and nothing flickers. Where the frame does not fit, and where nobody looks at a terminal, a moment is
-one line, written when there is news and not more often than every few seconds.
+On a terminal the cursor goes back to the frame's first line and each line is overwritten. So the earlier output stays in the
+scrollback, and nothing flickers. If the frame does not fit, or the output is not a terminal, a moment is one line, written
+when something has changed, and at most every PLAIN_SECONDS.
 """
 
 from __future__ import annotations

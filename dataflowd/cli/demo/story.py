@@ -1,9 +1,8 @@
 """The demo's story: set up, run, fail, explain, repair, run again, and what to try next.
 
-The orders of February 2026 come as a file a day, and the month is the smallest that there is: 28 days, each cleaned and
-summed, make one month. One day's file never comes and one is in cents. Both keep the month from being made, `why`
-says so, and both files are sent again. Whatever else goes wrong ends the story with an error: it never claims more than
-the database says.
+The orders of February 2026 come as one file a day. February is the shortest month: 28 days, each cleaned and summed, make one
+month. One file never comes, and one has its amounts in cents. Both keep the month from being made, `why` says so, and both
+files are sent again. Any other failure ends the story with an error, because the story shows only what the database says.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Month:
-    """The days of the month that are there, and the two of them that are wrong."""
+    """The days of the month that the demo uses, and the two of them that are wrong."""
 
     days: int
 
@@ -123,7 +122,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 def _tell(place: Place, month: Month) -> None:
     began = time.monotonic()
     say(bold("A month of retail orders, from CSV files to totals"))
-    say(f"everything of it goes into {place.directory}; --dir names another place")
+    say(f"all files of the demo go into {place.directory}; --dir names another place")
     say()
     place.furnish()
     current = settings.load().settings
@@ -167,9 +166,9 @@ def _ranges(month: Month) -> list[str]:
 def _do(command: Command) -> None:
     """Runs a command and shows it, with the last line of its output."""
     say(bold("$ ") + folded(command.shown, taken=2, indent=6))
-    said = command.read().splitlines()
-    if said:
-        say(coloured(folded(f"    {cell(said[-1])}", indent=4), DIM))
+    output = command.read().splitlines()
+    if output:
+        say(coloured(folded(f"    {cell(output[-1])}", indent=4), DIM))
 
 
 def _show(command: Command) -> None:
@@ -235,8 +234,8 @@ def _unexpected(found: dict[str, Any]) -> StoryError:
     causes = [f"{cause['runs']} x {cause['code']}: {cell(cause['reason'])}" for cause in found["causes"]]
     done = ", ".join(f"{job} {count}" for job, count in _done(found).items())
     return StoryError(
-        f"this is not how the story goes; done: {done}; " + ("; ".join(causes) or "nothing failed"),
-        "`dataflowctl status` there says what it waits for",
+        f"the demo did not go as planned; done: {done}; " + ("; ".join(causes) or "nothing failed"),
+        "`dataflowctl status` in the demo's directory says what it waits for",
     )
 
 

@@ -1,7 +1,7 @@
 """Watches the demo's database until nothing is left to do, and shows each moment of it.
 
-What is drawn comes from the functions behind `dataflowctl status` and `dataflowctl chunks --map`. When a job has
-done so many chunks, a command is given while everything runs (a Cue). A failure becomes a note at once.
+The frames show what the SQL functions behind `dataflowctl status` and `dataflowctl chunks --map` return. A Cue gives a command
+while everything runs, when a job has done a given number of chunks. A failure becomes a note at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STALLED_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Cue:
-    """A command that is given when a job has done so many chunks, and the reason that is shown with it."""
+    """A command that is given when a job has `done` chunks, and the reason that is shown with it."""
 
     job: str
     done: int

@@ -1,5 +1,5 @@
-"""`dataflowctl doctor`: finds out, before a run does, what would stop it.
+"""`dataflowctl doctor`: finds what would stop a run, before a run meets it.
 
-`checks` looks at the host and its database, `keys` at keys and sealed passwords, `unit` at a systemd unit, `attackers`
-at which promises of docs/security.md hold here; `command` prints it.
+`checks` examines the host and its database, `keys` the keys and sealed passwords, `unit` a systemd unit, and `attackers` which
+promises of docs/security.md hold on this host. `command` prints the findings.
 """

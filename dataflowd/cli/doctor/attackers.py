@@ -1,7 +1,7 @@
-"""Which rows of the table of attackers in docs/security.md hold on this host, and why the others do not: one line of the doctor's.
+"""Finds which rows of the table of attackers in docs/security.md hold on this host, and why the others do not.
 
-What the programs do themselves holds everywhere. What job code can reach depends on whose user it runs as, and on where the
-way into the control database is written.
+What the programs themselves protect holds everywhere. What job code can reach depends on the user that runs it, and on where
+the DSN and the password of the control database are stored.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SYSTEM_USER_VERSION = 160000
 
 
 def judged(loaded: Loaded) -> tuple[Literal["ok", "warning", "failed", "skipped"], str, str]:
-    """State, line and remedy."""
+    """Returns state, line and remedy of the finding."""
     if loaded.settings.runner_user and os.geteuid() != 0:
         return "skipped", "runner_user is set: only root, who runs the daemon, can tell", ""
     try:
@@ -76,7 +76,7 @@ def _without_runner_user(settings: Settings) -> Iterator[str]:
 def _ways_into_the_database(loaded: Loaded) -> Iterator[str]:
     settings, user = loaded.settings, loaded.settings.runner_user or _name(os.geteuid())
     if user == _name(0) or settings.dsn is None:
-        return  # root reads everything; the embedded one is its owner's
+        return  # root reads everything, and the embedded database belongs to its user; both are reported already
     dsn = conninfo.conninfo_to_dict(settings.dsn.get_secret_value())
     file = Path(loaded.origins["dsn"].rpartition(":")[0])
     if dsn.get("password") and file.is_file() and _may_read(user, file):

@@ -192,8 +192,8 @@ def _java_and_spark(settings: Settings, *, spark: bool) -> Iterator[Finding]:
     from dataflowd.runner import session
 
     if session.is_connect(settings.master):
-        yield Finding("java", "skipped", "a Connect server has its own")
-        yield Finding("spark", "skipped", "it is the Connect server's")
+        yield Finding("java", "skipped", "the Connect server has its own Java")
+        yield Finding("spark", "skipped", "the Connect server has its own Spark")
         return
 
     try:
@@ -281,7 +281,7 @@ def _end(probe: subprocess.Popen[str]) -> None:
 def _last_words(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if "Error" in line or "Exception" in line]
-    return (telling or lines or ["it said nothing"])[-1]
+    return (telling or lines or ["it printed nothing"])[-1]
 
 
 def database(settings: Settings) -> Iterator[Finding]:
@@ -389,7 +389,7 @@ def _roles(connection: psycopg.Connection) -> Finding:
 def _daemons(connection: psycopg.Connection) -> Finding:
     """Reports frozen sessions, and whether a daemon of this user has the right to end them."""
     if not RUNS_JOBS & {str(row[0]) for row in connection.execute(db.query("doctor_roles"))}:
-        return Finding("daemons", "skipped", "is asked of a role that runs jobs")
+        return Finding("daemons", "skipped", "only a role that runs jobs needs this check")
     if frozen := connection.execute(db.query("doctor_frozen")).fetchone():
         daemon, hostname, session, attempts = frozen
         return Finding(
@@ -404,7 +404,7 @@ def _daemons(connection: psycopg.Connection) -> Finding:
         return Finding(
             "daemons",
             "warning",
-            f"{user} may not end the session of daemon {daemon}, which is {username}: if that one freezes, its runs wait for a hand",
+            f"{user} may not end the session of daemon {daemon}, which connects as {username}: if that daemon freezes, its runs wait for a hand",
             f"GRANT pg_signal_backend TO {user}, or let all daemons connect as one user",
         )
     return Finding("daemons", "ok", f"{user} may end the session of a daemon that freezes")

@@ -44,8 +44,8 @@ def examine(settings: Settings, connection: psycopg.Connection) -> Iterator[Find
             unseal(value, ring, Binding(*bound))
         except InvalidCredentialError as error:
             is_right = False
-            said = ", ".join(filter(None, (error.message, _changed(connection, bound[0]))))
-            yield Finding("key", "failed", f"{error.code}: {said}", error.remedy)
+            reason = ", ".join(filter(None, (error.message, _changed(connection, bound[0]))))
+            yield Finding("key", "failed", f"{error.code}: {reason}", error.remedy)
     if is_right:
         yield Finding("key", "ok", f"opens the passwords of {counted(len(sealed), 'dataset')}")
     unbound = [bound[0] for *bound, value in sealed if value.startswith(f"{WITHOUT_PORT}.")]
@@ -67,8 +67,8 @@ def _who_opens(settings: Settings) -> Finding:
         return Finding(
             OPENS,
             "ok",
-            f"the framework does not open passwords, but could: jobs and daemon are one user, who reads {place}",
-            "where it must not be able to: runner_user, as docs/security.md says",
+            f"the framework does not open passwords, but could: jobs and daemon run as one user, who can read {place}",
+            "if the daemon must not be able to open them: set runner_user, as docs/security.md says",
         )
     if file is not None and file.exists() and (file.stat().st_uid != 0 or file.stat().st_mode & OF_OTHERS):
         return Finding(
@@ -94,8 +94,8 @@ def _pinned(settings: Settings, connection: psycopg.Connection) -> Iterator[Find
         yield Finding(
             "key",
             "warning",
-            f"the database offers the key {offered[0]}, which is none of the trusted_keys",
-            "seal nothing; ask who has made it, and add it to trusted_keys only if it is right",
+            f"the database offers the key {offered[0]}, which is not one of the trusted_keys",
+            "seal nothing; find out who made it, and add it to trusted_keys only if it is right",
         )
         return
     try:
@@ -107,7 +107,7 @@ def _pinned(settings: Settings, connection: psycopg.Connection) -> Iterator[Find
         yield Finding(
             "key",
             "warning",
-            f"nothing says here that the key {offered[0]}, which the database offers to seal with, is the right one",
+            f"nothing on this host confirms the key {offered[0]}, which the database offers to seal with",
             "compare it with the key file of the host that runs the jobs, then name it in the setting trusted_keys",
         )
     elif remembered not in offered:

@@ -79,7 +79,7 @@ def _program(found: Unit) -> Finding:
     return Finding(
         CHECK,
         "failed",
-        f"it starts {program or 'nothing'}, which is no program",
+        f"it starts {program or 'nothing'}, which is not a program",
         "install dataflowd there, or name its place: a drop-in with an empty ExecStart= and a second one",
     )
 
@@ -111,7 +111,7 @@ def _systemd() -> int | None:
 
 
 def _roots(found: Unit, loaded: Settings) -> Iterator[Finding]:
-    """The roots on this host's disk, below which jobs write. A unit cannot protect other roots."""
+    """Checks the roots on this host's disk, below which jobs write. A unit cannot protect other roots."""
     for root in loaded.effective_allowed_roots:
         try:
             where = place(root)
@@ -124,7 +124,7 @@ def _roots(found: Unit, loaded: Settings) -> Iterator[Finding]:
             yield Finding(
                 CHECK,
                 "failed",
-                f"{path} of ReadWritePaths is not there, so that systemd does not start the unit (status 226)",
+                f"{path} of ReadWritePaths does not exist, so that systemd does not start the unit (status 226)",
                 f"make it, or write ReadWritePaths=-{path}",
             )
 
