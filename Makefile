@@ -1,4 +1,4 @@
-# Each target makes .venv and installs what it needs; nothing else has to be on the machine but Python 3.11+ and make.
+# Each target makes .venv and installs what it needs; the machine needs only Python 3.11+ and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,7 +8,7 @@ MINUTES ?= 10
 WORKERS ?= 2
 SEED ?=
 OSV ?=
-# Whatever comes from outside is compared with the hashes in .ci/, which name all there is, and no build fetches anything itself.
+# Every downloaded file is compared with the hashes in .ci/, which name all packages. No build of a package downloads anything itself.
 PYTEST := $(BIN)/python -m pytest
 INSTALL := PYTHON=$(PYTHON) .ci/install $(VENV)
 PIP := -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps
@@ -19,7 +19,7 @@ COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --n
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
 
-# The demo needs neither tests nor linters; what has them has all that the demo needs.
+# The demo needs neither tests nor linters. An environment with tests and linters has everything that the demo needs.
 $(VENV)/runs: pyproject.toml .ci/install .ci/build.txt .ci/demo.txt
 	@$(INSTALL) "what the demo needs: PySpark, Java, Postgres, 1.1 GB" .ci/build.txt .ci/demo.txt
 	@touch $@
@@ -28,7 +28,7 @@ $(VENV)/installed: pyproject.toml .ci/install .ci/build.txt .ci/constraints.txt
 	@$(INSTALL) "all that tests, linters, benches and the demo need, 1.4 GB" .ci/build.txt .ci/constraints.txt
 	@touch $(VENV)/runs $@
 
-# Of their own: what they need is nothing for the environment that tests run in.
+# The release tools have an environment of their own, so that their dependencies do not get into the environment of the tests.
 $(TOOLS)/installed: .ci/release.txt
 	test -x $(TOOLS)/bin/python || $(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/python $(LOCKED) .ci/release.txt
@@ -38,15 +38,15 @@ tools: $(TOOLS)/installed
 
 install: $(VENV)/installed ## .venv with everything that tests and the demo need
 
-# What measures time, memory or CPU carries the mark `alone` and runs by itself after the rest, also when a test of the rest has failed (status
-# 1). Anything else, such as an interrupt, ends it at once.
-test: install    ## all tests, by two processes, and then those that need a quiet machine; WORKERS=n for others, 0 for none beside pytest itself
+# Tests that measure time, memory or CPU carry the mark `alone` and run one by one after the others, also when another test has failed (status 1).
+# Any other status of pytest, such as that of an interrupt, ends the target at once.
+test: install    ## all tests, in two processes, and then those that need a quiet machine; WORKERS=n for n processes, 0 for pytest's own process alone
 	@set -x; failed=0; \
 	$(PYTEST) -m 'not alone' --numprocesses=$(WORKERS) --dist=loadscope --no-loadscope-reorder || { failed=$$?; test $$failed -eq 1 || exit $$failed; }; \
 	$(PYTEST) -m alone || failed=$$?; \
 	{ set +x; } 2> /dev/null; exit $$failed
 
-# SQL has rules but no formatter: those that exist take a PL/pgSQL body for one string and leave it as it is.
+# SQL has rules but no formatter: existing formatters take a PL/pgSQL body for one string and do not format it.
 lint: install    ## ruff, mypy, the layers of the package, rules for sql/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -58,18 +58,18 @@ format: install  ## let ruff repair what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-demo: $(VENV)/runs ## the quickstart on embedded Postgres and Java: runs, fails, is explained and repaired
+demo: $(VENV)/runs ## the quickstart on embedded Postgres and Java: it runs, fails, is explained and repaired
 	@$(BIN)/dataflowd demo
 
 example: install ## run an example; NAME=migration, shell, cluster or weekend
-	@test -f examples/$(NAME)/run.py || { echo 'say which: make example NAME=migration, shell, cluster or weekend'; exit 2; }
+	@test -f examples/$(NAME)/run.py || { echo 'name one: make example NAME=migration, shell, cluster or weekend'; exit 2; }
 	$(BIN)/python examples/$(NAME)/run.py
 
-bench: install   ## measure; NAME=claim for one; all of them are kept in docs/, as docs/benchmarks.md shows them
+bench: install   ## measure; NAME=claim for one bench; a run of all benches is stored in docs/ and shown by docs/benchmarks.md
 	$(BIN)/python -m tests.bench $(NAME) $(if $(filter all,$(NAME)),--keep docs)
 	$(if $(filter all,$(NAME)),$(BIN)/python -m tests.unit.test_readme)
 
-chaos: install   ## let operations meet in every order; then break a real pipeline for MINUTES=10; SEED=n decides both
+chaos: install   ## run operations in every order of meeting; then break a real pipeline for MINUTES=10; SEED=n repeats both
 	$(BIN)/python -m tests.interleave $(if $(SEED),--seed $(SEED))
 	$(BIN)/python -m tests.chaos --spark --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --report chaos-report.json
 
@@ -80,7 +80,7 @@ lock: install tools ## renew the files of versions and hashes in .ci/ from pypro
 	$(COMPILE) --upgrade --constraint .ci/constraints.txt --group build -o .ci/build.txt
 	$(COMPILE) --upgrade --constraint .ci/constraints.txt --group release -o .ci/release.txt
 
-audit: install tools ## look for known vulnerabilities of what we install; OSV=url for a database that is kept here
+audit: install tools ## look for known vulnerabilities in the packages that we install; OSV=url for another database
 	@$(BIN)/python .ci/audit.py $(TOOLS)/bin/pip-audit $(OSV)
 
 release: install tools ## sdist, wheel and SBOM (CycloneDX) of the runtime dependencies, in dist/

@@ -1,7 +1,7 @@
-"""`make audit`: asks for known vulnerabilities of every pinned version, and says in one line what came of it.
+"""`make audit`: asks a database for known vulnerabilities of every pinned version, and prints the result in one line.
 
-`audit.py PIP_AUDIT [URL]`: with a URL it asks that OSV database, which may be a copy on one's own network. Status 1 if there
-are vulnerabilities. A database that cannot be reached proves nothing and stops nothing.
+`audit.py PIP_AUDIT [URL]`: with a URL it asks that OSV database, which may be a copy on your own network. Exit status 1 if there
+are vulnerabilities. If the database cannot be reached, nothing is audited, a line says so, and the exit status is 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
     try:
         found = json.loads(ended.stdout)["dependencies"]
     except ValueError:
-        last = (ended.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (ended.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         sys.exit(_say(f"audit: nothing was audited, the database cannot be reached: {last[:200]}"))
     audited = [one for one in found if "skip_reason" not in one]
     if not audited:
