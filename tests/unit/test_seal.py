@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BOUND = seal.Binding("orders", "etl", "db7", "sales", 5433)
 KEYS = {suite: seal.generate(suite) for suite in seal.SUITES}
-# Release 0.1.0 has sealed "hunter-2" for the same dataset with the key of the bytes 0 to 31.
+# Release 0.1.0 sealed "hunter-2" for the same dataset, with the key that is made of the bytes 0 to 31.
 WITHOUT_PORT = "dataflowd-sealed-v1.x25519.acfc31418dfc4a8f0e69309004f9e712.PU8AW6gatHmXsWPKQGKkAb8PYnleoKmHZ9ElCPbmI1ttEmSH7aS1QDUTFN3QzNAO4Ho5TJNEOI_hkLGWz9URNrdoHcncHAO-1_mIYAZTdsVLyreRjCynLbzqF47yf652NWfx1lkde2mG_-umNPMBog"
 PASSWORD = "s3cr'et $HOME\n\u00fc/"  # noqa: S105 - known to everybody
 
@@ -142,7 +142,7 @@ def test_a_key_may_come_from_systemd_or_from_a_command(tmp_path: Path) -> None:
     key_file(credentials / "dataflowd.key", keyfile.line(KEYS[seal.PLAIN], "open sesame"))
     (credentials / "dataflowd.passphrase").write_text("open sesame\n", encoding="ascii")
     for path in credentials.iterdir():
-        path.chmod(0o440)  # as systemd shows its access lists
+        path.chmod(0o440)  # the mode that systemd gives to credentials
     expected = ring(KEYS[seal.PLAIN])
     assert KeySource(credentials=str(credentials), default="/nowhere").ring() == expected
     told = key_file(tmp_path / "told", keyfile.line(KEYS[seal.PLAIN]))
@@ -194,6 +194,6 @@ def test_a_process_that_runs_while_the_key_is_rotated_opens_with_the_new_one(
     before = source.mark()
     assert source.mark() == before
     keyfile.add(tmp_path / "key", [keyfile.line(new)])
-    assert source.mark() != before  # by which an engine knows that its runners have old keys
+    assert source.mark() != before  # the engine compares marks to find runners with old keys
     for key in (new, old):
         assert passwords.password_of(dataset(key)) == "hunter/2"

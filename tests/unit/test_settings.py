@@ -1,4 +1,4 @@
-"""Settings: which value wins, where it came from, and what is said about a bad one."""
+"""Settings: which value wins, where it came from, and how a bad value is reported."""
 
 from __future__ import annotations
 
