@@ -119,7 +119,7 @@ BROKEN: dict[str, Callable[[History], History]] = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_each_check_sees_what_it_is_for(kind: str) -> None:
+def test_each_check_finds_its_violation(kind: str) -> None:
     assert kind in judged(BROKEN[kind](sound()))
 
 

@@ -158,7 +158,7 @@ def test_a_person_who_seals_notices_another_key_and_confirms_it_by_its_id(
     assert attacker in known.read_text()
 
 
-def test_the_key_file_of_a_host_stands_for_a_key_that_nobody_remembers(
+def test_without_known_keys_the_key_file_of_the_host_proves_the_key(
     run_ctl: RunCtl, connection: psycopg.Connection, known: Path
 ) -> None:
     """As after an upgrade from a release without known_keys."""

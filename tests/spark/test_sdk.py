@@ -529,7 +529,7 @@ def test_records_are_set_aside_behind_an_aggregation_too(spark: SparkSession, nu
     assert ran.outputs["out"].collect()[0][0] == 8
 
 
-def test_resolved_records_are_put_right_where_they_stood_and_judged_again(
+def test_resolved_records_are_repaired_in_place_and_checked_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Records that are repaired, dropped, repaired wrongly, left open, or no longer in the source; parsed and unparsed ones."""
@@ -904,7 +904,7 @@ def test_lines_that_could_not_be_parsed_are_repaired_in_an_export(
     assert found == [(1, 5, "good"), (4, 7, "eve"), (5, 8, "short"), (6, 1, "bob")]
 
 
-def test_equal_records_that_were_dealt_with_differently_each_get_their_own(spark: SparkSession) -> None:
+def test_equal_records_with_different_resolutions_each_get_their_own(spark: SparkSession) -> None:
     def sift(ctx: Context) -> None:
         ctx.write("out", ctx.quarantine(ctx.read("rows"), unless="amount > 0", item="id"))
 

@@ -121,7 +121,7 @@ def test_a_header_is_read_as_spark_reads_it(
     assert rows(spark, order(source(**options), tmp_path, tmp_path / "raw.csv")) == expected
 
 
-def test_compressed_and_empty_files_are_looked_into(spark: SparkSession, tmp_path: Path) -> None:
+def test_headers_of_compressed_and_empty_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "raw"
     place.mkdir()
     good = f"id,name,amount\n{ROWS}".encode()

@@ -30,7 +30,7 @@ def test_resubmit_while_running_kills_the_token_at_once(pipeline: World) -> None
     assert pipeline.value("SELECT count(*) FROM dataflow.manifest") == 0
 
 
-def test_an_attempt_started_when_its_code_began_and_not_when_that_was_told(pipeline: World) -> None:
+def test_an_attempt_started_when_its_code_began_and_not_when_the_daemon_reported_it(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
     attempt = daemon.claim_one()

@@ -45,7 +45,7 @@ def test_a_registered_chunk_is_found_as_it_was_measured_and_a_new_version_is_mea
     assert "measured" not in chunk(pipeline, daemon.claim_one())
 
 
-def test_what_nobody_measured_is_measured_by_the_first_run_that_succeeds(pipeline: World) -> None:
+def test_an_unmeasured_chunk_is_measured_by_the_first_run_that_succeeds(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
     daemon.fail(daemon.claim_one(), found=seen(DAY))

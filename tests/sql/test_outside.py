@@ -135,7 +135,7 @@ def test_limits_pauses_and_questions_hold_outside_too(outside: World) -> None:
     assert begin(outside, dataid="2")["dataid"] == "2"
 
 
-def test_a_limit_by_the_name_of_what_executes_counts_its_runs_and_nobody_elses(pipeline: World) -> None:
+def test_the_limit_of_an_executor_counts_only_its_own_runs(pipeline: World) -> None:
     pipeline.job("train", "raw", "model", kind="outside")
     pipeline.ready("raw", "1", "2", "3")
     pipeline.do("SELECT dataflow.set_concurrency('daemon:notebook', 1)")
@@ -329,7 +329,7 @@ def test_what_is_published_lies_in_the_directories_of_the_attempt(several: World
     assert found == written | {"plain": elsewhere}
 
 
-def test_declared_checks_are_told_and_one_that_is_broken_fails_the_run(outside: World) -> None:
+def test_an_end_reports_every_declared_check_and_a_failed_one_fails_the_run(outside: World) -> None:
     check = Jsonb({"min_rows": {"value": 5, "severity": "error"}})
     outside.connection.execute("UPDATE dataflow.dataset SET checks = %s WHERE datasetid = 'model'", [check])
     outside.ready("raw", DAY)
@@ -402,7 +402,7 @@ def test_a_begin_that_is_wrong_changes_nothing(
     assert outside.everything() == before
 
 
-def test_files_on_a_disk_are_told(outside: World) -> None:
+def test_an_end_without_the_files_of_an_output_is_refused(outside: World) -> None:
     outside.as_framework(
         "UPDATE dataflow.dataset SET format = 'csv', location = '/data/model' WHERE datasetid = 'model'"
     )

@@ -98,7 +98,7 @@ def test_a_status_set_to_resubmit_by_hand_goes_back_too(shop: World, output: str
 
 
 @pytest.mark.parametrize("typed", ["RESUBMIT", "rerun"])
-def test_resubmit_typed_on_what_waits_already_goes_back_and_a_reason_does_not(
+def test_a_resubmit_by_hand_drops_the_parameters_of_a_waiting_run_and_a_new_reason_does_not(
     shop: World, typed: str
 ) -> None:
     resubmit(shop, {"least": 0})
@@ -112,7 +112,7 @@ def test_resubmit_typed_on_what_waits_already_goes_back_and_a_reason_does_not(
     assert shop.daemons[0].claim_one().params == DECLARED
 
 
-def test_what_waits_already_goes_by_what_was_said_last(shop: World) -> None:
+def test_the_last_resubmission_decides_the_parameters_of_a_waiting_run(shop: World) -> None:
     resubmit(shop, {"least": 0})
     resubmit(shop, {"least": 1})
     assert shop.value("SELECT dataflow.preview_order('clean', %s) -> 'params' -> 'least'", DAY) == 1

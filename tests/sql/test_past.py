@@ -66,7 +66,7 @@ def alpha(pipeline: World) -> Daemon:
     return pipeline.daemon()
 
 
-def test_an_attempt_keeps_what_it_was_given_where_it_lies_and_who_had_brought_it(
+def test_the_evidence_has_the_inputs_their_locations_and_who_registered_them(
     pipeline: World, alpha: Daemon
 ) -> None:
     pipeline.ready("raw", DAY)
@@ -238,7 +238,7 @@ def test_a_forced_attempt_keeps_what_the_questions_said(pipeline: World, alpha: 
     assert (answer, code, detail) == (False, "DATA_NOT_READY", f"raw/{DAY} is not there")
 
 
-def test_a_time_when_it_ran_is_answered_by_the_attempt_that_was_at_it(pipeline: World, alpha: Daemon) -> None:
+def test_a_time_when_the_run_was_running_is_answered_by_its_attempt(pipeline: World, alpha: Daemon) -> None:
     pipeline.ready("raw", DAY)
     attempt = alpha.claim_one()
     order_of(pipeline, attempt)
@@ -252,7 +252,7 @@ def test_a_time_when_it_ran_is_answered_by_the_attempt_that_was_at_it(pipeline: 
     assert said[3][:2] == (False, "INVALID_PATH")
 
 
-def test_a_time_when_it_waited_is_answered_by_history(pipeline: World, alpha: Daemon) -> None:
+def test_a_time_when_the_run_waited_is_answered_by_history(pipeline: World, alpha: Daemon) -> None:
     pipeline.do("SELECT dataflow.hold('raw', %s, 'bad feed')", DAY)
     days_pass(pipeline, 1)
     pipeline.do("SELECT dataflow.release('raw', %s)", DAY)
@@ -286,7 +286,7 @@ def test_the_past_knows_the_location_of_then(pipeline: World) -> None:
     assert f"raw/{DAY} at /new/{DAY}" in at(pipeline, "0")[3][2]
 
 
-def test_what_was_not_vouched_for_then_is_told(pipeline: World) -> None:
+def test_the_past_knows_that_a_chunk_was_not_validated_then(pipeline: World) -> None:
     pipeline.ready("raw", DAY, validated=False)
     days_pass(pipeline, 1)
     pipeline.do("SELECT dataflow.validated('raw', %s)", DAY)
@@ -294,7 +294,7 @@ def test_what_was_not_vouched_for_then_is_told(pipeline: World) -> None:
     assert at(pipeline, "0")[4][0] is True
 
 
-def test_what_history_no_longer_has_is_said_plainly(pipeline: World) -> None:
+def test_a_time_before_the_kept_history_is_answered_with_that_limit(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     days_pass(pipeline, 100)
     pipeline.set_status("raw", DAY, "HOLD")

@@ -103,7 +103,7 @@ def test_a_chunk_whose_data_was_brought_from_outside_is_a_directory_of_its_own(w
     assert detail.startswith("version 1 was registered by hand")
 
 
-def test_what_a_retired_job_left_failed_is_told_by_its_dataset_and_goes_with_the_job(world: World) -> None:
+def test_failed_chunks_of_a_retired_job_are_listed_by_dataset_and_deleted_with_the_job(world: World) -> None:
     world.job("clean", "raw", "orders")
     world.ready("raw", DAY)
     daemon = world.daemon()

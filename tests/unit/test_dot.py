@@ -32,7 +32,7 @@ BRANCHING = [
 ]
 
 
-def test_each_branch_has_its_count_and_a_meeting_of_several_has_none() -> None:
+def test_an_edge_has_a_count_only_if_its_target_has_one_source() -> None:
     lines = graph("load", BRANCHING).splitlines()
     assert lines[0] == 'digraph "load" {'
     assert lines[-1] == "}"

@@ -94,7 +94,7 @@ def test_a_damaged_value_is_an_error_and_never_another_password(place: int, bit:
         assert seal.unseal(sealed.decode("latin-1"), ring(key), BOUND) == PASSWORD
 
 
-def test_another_key_is_named_as_what_is_missing() -> None:
+def test_the_error_names_the_key_that_is_missing() -> None:
     sealed = seal.seal(PASSWORD, KEYS[seal.HYBRID].public, BOUND)
     with pytest.raises(InvalidCredentialError, match=f"sealed with key {KEYS[seal.HYBRID].public.keyid}"):
         seal.unseal(sealed, ring(KEYS[seal.PLAIN]), BOUND)
@@ -115,7 +115,7 @@ def test_a_key_file_is_made_for_its_user_alone_and_keeps_earlier_keys(tmp_path: 
     assert str(KEYS[seal.PLAIN].raw) not in repr(KEYS)
 
 
-def test_what_is_wrong_with_a_key_is_said(tmp_path: Path) -> None:
+def test_a_wrong_key_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     good = keyfile.line(KEYS[seal.PLAIN])
     path = tmp_path / "key"
     with pytest.raises(InvalidCredentialError, match="does not exist"):
