@@ -1,4 +1,4 @@
-"""The environment of a job, for a person: exec executes any command in it, env shows it."""
+"""The environment of a job, for a person: exec executes any command in that environment, env shows it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def env(
 
 
 def _require_asked(flow: Flow, job: Job, dataid: str) -> None:
-    """Raises where checks would be left out: a command is asked no more than the rows that it tells, by what the datasets declare."""
+    """Raises if checks would be left out: only the datasets' checks on the number of rows are judged for a command."""
     from dataflowd.model.errors import NotAllowedError
 
     custom = ["custom"] if job.custom_checks else []

@@ -1,4 +1,4 @@
-"""Recover and intervene: resubmit, accept, hold, release, cancel. Each previews, asks, and then does what it showed."""
+"""Recovers and intervenes: resubmit, accept, hold, release, cancel. Each command shows what it would do, asks, and then does it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def resubmit(  # noqa: PLR0913 - each is an option of the command
 def _nothing_to_resubmit(
     connection: psycopg.Connection, chosen: dict[str, Any], statuses: Sequence[str]
 ) -> str:
-    """What was named may be there, in another status."""
+    """Returns why nothing is selected. The runs may exist in another status."""
     wider = {key: value for key, value in chosen.items() if key != "status"}
     rows = call("resubmit", selector=wider, downstream=False, dry_run=True, params=None).send(connection)
     found = sorted({row["was"] for row in rows} - set(statuses))
@@ -119,7 +119,7 @@ def _nothing_to_resubmit(
 
 
 def _narrowed(chosen: dict[str, Any]) -> str:
-    """What was asked for, in words: ` of clean_orders`."""
+    """Returns the selection in words: ` of clean_orders`."""
     named = [chosen[key] for key in ("job", "dataset") if key in chosen]
     return (f" of {' and '.join(named)}" if named else "") + (
         " with this dataid" if "dataid" in chosen else ""
@@ -169,7 +169,7 @@ def accept(  # noqa: PLR0913
         lambda row: [row["datasetid"], row["dataid"], row["version"], row["because"], row["changed"]],
         flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
         nothing=lambda _: f"no such chunk of {job} was made by other code or configuration than it has now",
-        # The code that is accepted is the one that was shown, and not one that a daemon has told meanwhile.
+        # Accept the code that was shown: a daemon may have told the database another version meanwhile.
         after=lambda rows: make(dry_run=False, seen=rows),
     )
 
@@ -277,7 +277,7 @@ def cancel(  # noqa: PLR0913
 
 
 class Deed:
-    """What a command does to what, in words."""
+    """The words for what a command does, and to what."""
 
     def __init__(self, verb: str, thing: str, key: str, headers: Sequence[str]) -> None:
         self.verb, self.thing, self.key, self.headers = verb, thing, key, headers
@@ -300,7 +300,7 @@ def _change(  # noqa: PLR0913 - the whole of a changing command
     nothing: Callable[[psycopg.Connection], str],
     after: Callable[[list[Row]], Call] | None = None,
 ) -> None:
-    """Preview, question, deed. `after`: the deed, where it depends on what was shown."""
+    """Shows the preview, asks, and calls the database. `after` makes the call if it depends on the rows that were shown."""
     if flags.explained:
         explain(make(dry_run=flags.dry_run))
     with connected(context) as connection:

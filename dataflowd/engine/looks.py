@@ -1,7 +1,7 @@
-"""Checks of what a script has written that need a look inside: Spark looks, after the script has ended and before anything is published.
+"""Checks of a script's output that need the rows themselves: Spark reads them after the script has ended, before anything is published.
 
-What a script tells decides how many rows there are (publish.py). What is in them, only the files tell; their format is
-declared, so a runner reads them as it reads what it adopts, with dataflowd.jobs:look in the place of a job.
+The script reports the number of rows (publish.py). Checks of values need the files. Their format is declared, so a runner reads
+them with dataflowd.jobs:look as the code of the job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CODE = "dataflowd.jobs:look"
 
 
 def needed(order: Order) -> dict[str, Output]:
-    """The outputs that have to be looked into, with no other checks than those."""
+    """Returns the outputs whose rows have to be read, each with only the checks that need this."""
     found = {}
     for name, output in order.outputs.items():
         inside = {check: how for check, how in output.dataset.checks.items() if check not in TOLD_BY_SCRIPTS}
@@ -30,7 +30,7 @@ def needed(order: Order) -> dict[str, Output]:
 
 
 def require_none(order: Order) -> None:
-    """Raises where nobody can look: what is not checked is not published."""
+    """Raises if a check needs Spark, for a daemon without Spark: an output that is not checked is not published."""
     for name, output in needed(order).items():
         asked = [*output.dataset.checks, *(["custom"] if output.dataset.custom_checks else [])]
         raise AttemptError(
@@ -41,7 +41,7 @@ def require_none(order: Order) -> None:
 
 
 def order_of(order: Order, made: Result) -> Order:
-    """To look at what the script has made, where it lies."""
+    """Returns the order to read what the script has made, at its location."""
     where = {
         name: replace(output, location=made.outputs[output.dataset.datasetid]["location"])
         for name, output in needed(order).items()
@@ -51,7 +51,7 @@ def order_of(order: Order, made: Result) -> Order:
 
 
 def combined(made: Result, looked: Result) -> Result:
-    """Of what was looked at in vain nothing is published; what was observed is kept with the attempt."""
+    """Joins the results of the script and of the checks. If the checks did not pass, nothing is published, and their results are kept."""
     checks = [*made.checks, *looked.checks]
     if looked.outcome != "DONE":
         return replace(

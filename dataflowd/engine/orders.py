@@ -1,6 +1,7 @@
-"""What the engine asks of the database: the orders of attempts. A connection of its own, opened when it is first needed.
+"""The engine's calls of the database: the orders of attempts, over a connection of its own that is opened when it is first needed.
 
-Attempts that were claimed together get their orders in one call; what changes later is asked later (`is_alive`).
+Attempts that were claimed together get their orders in one call. Whether an attempt still holds its claim can change later, and
+is asked when it is needed (`is_alive`).
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class Orders:
         self._taking = anyio.Lock()
 
     async def ordered(self, attempt: Attempt, declared: Declared) -> Ordered:
-        """The job, or the one that it was created like, as it was applied, and the attempt's order: half of it from the
-        database, half from the flow file. A flow file counts from when it was applied, before the daemon reloads it.
+        """Returns the job as it was applied (for a job that was created like another: that other job), and the attempt's order, one
+        half from the database, the other from the flow file. A flow file counts once it was applied, before the daemon reloads it.
 
         Raises NotFoundError, ClaimLostError, INVALID_CODE, INVALID_ORDER and DatabaseUnreachableError.
         """
@@ -79,7 +80,7 @@ class Orders:
             declared.add_like(attempt.jobid, base)
         flow, job = declared.job(attempt.jobid)
         base = job.like or attempt.jobid
-        # What a job that was created like another runs with follows from what the other one does, which is told before.
+        # The order of a job that was created like another depends on the version of that other job, which has to be told first.
         taken = None if job.like is not None else await self._taken(attempt, base)
         applied = await self._config_of(base) if taken is None else taken.applied
         with readable():
@@ -93,7 +94,7 @@ class Orders:
         if job.words:
             fence = {"attempt": attempt.attempt, "token": attempt.token}
             await self._call("add_words", fence | {"words": list(job.words)})
-        # Said of each job that was created like another, also where a script or command of a person's stands for it.
+        # Every job that was created like another has this key, also if a person's command replaces its code.
         own = document.pop("config_hash", None)
         config_hash = (
             None if version is None else _used(version, applied, own if job.like is not None else None)
@@ -117,7 +118,7 @@ class Orders:
         return Ordered(flow, job, order)
 
     async def _taken(self, attempt: Attempt, base: str) -> Taken:
-        """Attempts that were claimed together ask in the same turn of the loop: one call serves all of them."""
+        """Gets the order of an attempt. Attempts that were claimed together ask in the same turn of the event loop: one call serves all."""
         asked = self._asked[attempt.attempt] = _Asked(attempt, base)
         try:
             await anyio.lowlevel.checkpoint()
@@ -138,14 +139,14 @@ class Orders:
             await self._take(together)
         except DatabaseUnreachableError as error:
             if self._link.is_up and len(together) > 1:
-                # The server answers, but not this: one order may be at fault, or all of them take too long.
+                # The server is up, but refuses this call: one order may be the cause, or all together take too long.
                 await self._take([asked])
                 return
-            # The others need not find out one after the other.
+            # All of them fail now, so that they need not try one after the other.
             for each in together:
                 each.failure = error
         except psycopg.Error:
-            # One of them may be at fault: each asks for itself.
+            # One order may be the cause, so each attempt asks for itself.
             await self._take([asked])
 
     async def _take(self, together: list[_Asked]) -> None:
@@ -165,7 +166,7 @@ class Orders:
         return str(applied) if applied is not None else None
 
     async def is_alive(self, attempt: Attempt) -> bool:
-        """Whether the attempt still holds its claim. While the database is away nobody knows, and the answer waits."""
+        """Whether the attempt still holds its claim. Waits for the answer while the database cannot be reached."""
         while True:
             try:
                 [[found]] = await self._call("is_alive", {"attempt": attempt.attempt, "token": attempt.token})
@@ -178,14 +179,14 @@ class Orders:
         await self._link.close()
 
     async def tell(self, versions: Mapping[str, Version]) -> None:
-        """Told once for each change: chunks that other code has made are stale from now on."""
+        """Tells the database the versions of code that it does not know yet. Chunks that other code has made are stale from now on."""
         new = {jobid: version for jobid, version in versions.items() if self._told.get(jobid) != version}
         if new:
             await self._call("code_versions", as_parameters(new))
             self._told |= new
 
     async def _call(self, name: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        """All calls may be repeated without harm. What the server cannot do now is no fault of the attempt's."""
+        """Calls the database, up to TRIES times: all calls here may be repeated. Raises DatabaseUnreachableError after the last try."""
         reason = ""
         for left in reversed(range(TRIES)):
             try:
@@ -204,10 +205,11 @@ class Orders:
 
 
 def _used(version: Version, applied: str | None, own: str | None) -> str:
-    """The configuration that an attempt runs with. Where what was applied is not to be read on this host, it is neither that nor
-    the host's own: parameters and options come from the database, the rest from here. What it makes is stale.
+    """Returns the hash of the configuration that an attempt runs with. If this host does not have the flow file that was applied, the
+    hash is neither that of the applied configuration nor that of the host's: parameters and options come from the database, the rest
+    from this host. A chunk that is made so is stale.
 
-    `own`: that of a job that was created like another.
+    `own`: the hash of a job that was created like another.
     """
     if applied in {None, version.config_hash}:
         return own or version.config_hash
@@ -215,6 +217,6 @@ def _used(version: Version, applied: str | None, own: str | None) -> str:
 
 
 def _is_of_now(replay: Any, job: Job, code_hash: str, config_hash: str | None) -> bool:
-    """Rows are added only to those that the same code made, and where this host's flow file says that rows stand alone."""
+    """Whether repaired records may run alone: the published rows were made by the same code, and this host's flow file says rowwise."""
     made = (code_hash, config_hash)
     return bool(job.rowwise and replay and (replay.get("code_hash"), replay.get("config_hash")) == made)

@@ -1,12 +1,13 @@
-"""Which Spark application takes an attempt: warm runners, keyed by flow, its code and the job's Spark configuration.
+"""Chooses the Spark application of an attempt: warm runners, keyed by flow, its code and the job's Spark configuration.
 
-A runner takes `slots` attempts side by side and `reuse` in all, then it is replaced; also when it is old, its heap is
-full, it does not answer, or job code has left threads in it. `reuse = 1` is a real spark-submit for each attempt
-(a client process of its own where the master is a Connect server). An attempt that finds no place in a runner of its key
-gets a new one, so that as many attempts run as the limit says, up to `runners`, or without that number up to what
-`max_runners` and the host's memory allow: another key's idle runner makes room, and otherwise the attempt waits, which the
-daemon is told: people should not take it for one that runs. The daemon asks how many find a place (`room`), and claims no
-more: another daemon may have one.
+A runner takes `slots` attempts side by side and `reuse` attempts in all. Then it is replaced; also when it is old, its heap is
+full, it does not answer, or job code has left threads in it. `reuse = 1` is a real spark-submit for each attempt (a client
+process for each attempt if the master is a Connect server).
+
+An attempt that finds no place in a runner of its key gets a new runner, up to `runners`; if that is 0, up to what
+`max_runners` and the host's memory allow. At that number an idle runner of another key is stopped to make room. If none is
+idle, the attempt waits, and the engine tells the daemon so, because people should not take it for one that runs. The daemon
+asks how many attempts find a place (`room`) and claims no more: another daemon may have a free place.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _log = log.logger(__name__)
 
 
 class Told(Protocol):
-    """Whom the runners tell; for the meaning see WarmEngine and SizedEngine."""
+    """The callbacks that the runners call; WarmEngine and SizedEngine say what they mean."""
 
     on_runner: Callable[[str], None]
     on_wait: Callable[[int, int | None], None]
@@ -92,7 +93,7 @@ class Runners:
         self._runners.clear()
 
     async def retire(self) -> None:
-        """Changed code has another key; what is idle with the old one goes now, the rest when it is."""
+        """Retires all runners: changed code has another key. Idle runners stop now, the others when they are idle."""
         for runner in list(self._runners):
             runner.is_retired = True
         self._java = None
@@ -100,7 +101,7 @@ class Runners:
 
     @asynccontextmanager
     async def place_of_one(self, attempt: Attempt) -> AsyncIterator[None]:
-        """For an application that a script submits, in the place of a runner: the host has memory for so many."""
+        """Waits for a place for an application that a script submits. It counts like a runner, because the host's memory is limited."""
         while not self._has_room:
             await self._make_room(attempt)
         self._engine.on_wait(attempt.attempt, None)
@@ -116,7 +117,7 @@ class Runners:
         jobs = self._spark_jobs()
         inside = sum(self._places(runner) for runner in self._runners if runner not in self._stopping)
         free = max(0, self._most - len(self._runners) - self._submitted)
-        # Nobody knows which job comes next: the least that a new application would take.
+        # Nobody knows which job comes next, so count the fewest attempts that a new application would take.
         least = min((self._size(job)[1] for job in jobs.values()), default=1)
         return Room(
             frozenset(jobs), inside + self._submitted + free * least, self._declared.likes_of(frozenset(jobs))
@@ -133,7 +134,7 @@ class Runners:
         await self._tell_changed()
 
     def _places(self, runner: Runner) -> int:
-        """How many attempts can be in it at a time from now on, those that are in it among them."""
+        """How many attempts the runner can hold at a time from now on, including those that it holds now."""
         if runner.is_retired or self._is_aged(runner):
             return runner.load
         return min(runner.slots, runner.load + runner.reuse - runner.served)
@@ -147,7 +148,7 @@ class Runners:
 
     @property
     def _most(self) -> int:
-        """Runners and submitted applications at a time."""
+        """The most runners and submitted applications at a time."""
         if fixed := self._told_runners or self._settings.runners:
             return fixed
         has_jvm = not session.is_connect(self._settings.master)
@@ -167,10 +168,11 @@ class Runners:
         self._engine.on_room()
 
     def _key(self, flow: Flow, job: Job) -> tuple[Any, ...]:
-        """All jobs of a flow share its runners, so the code is that of all of them. A SQL file is read anew each time.
+        """Returns the key of the runners that a job may use. All jobs of a flow share runners, so the key has the code of all of them.
 
-        A runner has loaded modules as a whole; which of them it loads by name, only the parts know. It reads the key file
-        once, and that of a rotated key is another one.
+        A SQL file is not in the key, because it is read anew each time. `whole_hash` is in it because a runner loads whole modules,
+        `hash` because only the parts say which modules are loaded by name. The key file is in it because a runner reads it once,
+        and a rotated key needs a new runner.
         """
         named = [name for one in flow.jobs.values() for name in references(flow, one)]
         with readable():
@@ -186,7 +188,7 @@ class Runners:
         )
 
     async def acquire(self, attempt: Attempt, flow: Flow, job: Job, *, alone: bool) -> Runner:
-        """A place in a runner of the job's key; a new one, or another's place, when there is none."""
+        """Takes a place in a runner of the job's key. If there is none, starts a runner, stops an idle one to make room, or waits."""
         key = self._key(flow, job)
         reuse, slots = self._size(job)
         while True:
@@ -197,7 +199,7 @@ class Runners:
                 spark, variables = self._with_java(job)
                 chosen.start(self._settings, spark, environment(flow, variables))
                 self._runners.append(chosen)
-                self._engine.on_room()  # for more than this attempt, where it has several slots
+                self._engine.on_room()  # a new runner with several slots has room for more attempts
             if chosen is not None:
                 self._engine.on_wait(attempt.attempt, None if chosen.is_ready.is_set() else IS_STARTING)
                 chosen.load += 1
@@ -238,7 +240,7 @@ class Runners:
         return len(self._runners) + self._submitted < self._most
 
     async def _make_room(self, attempt: Attempt) -> None:
-        """An idle runner goes; without one, returns when something has changed."""
+        """Stops the runner that has been idle longest. If none is idle, waits until something has changed."""
         idle = [runner for runner in self._runners if runner.load == 0]
         if idle:
             await self._drop(min(idle, key=lambda runner: runner.idle_since))
@@ -260,7 +262,7 @@ class Runners:
         return min(able, key=lambda runner: runner.load, default=None)
 
     async def _is_well(self, runner: Runner) -> bool:
-        """One that has been silent for long is asked before it is trusted with an attempt."""
+        """Whether the runner can take an attempt. A runner that was idle for PROBE_AFTER_SECONDS has to answer a probe first."""
         if runner.load > 1 or time.monotonic() - runner.idle_since < PROBE_AFTER_SECONDS:
             return True
         if not runner.is_ready.is_set() or await runner.probe():
@@ -285,7 +287,7 @@ class Runners:
 
     async def _drop(self, runner: Runner) -> None:
         runner.is_retired = True
-        # It keeps its place until it is gone: two applications must not share the memory of one.
+        # The runner keeps its place until its process is gone, because there is no memory for two applications.
         runner.load += 1
         self._stopping.add(runner)
         try:
@@ -305,7 +307,7 @@ class Runners:
     async def _sweep(self) -> None:
         now = time.monotonic()
         for runner in list(self._runners):
-            # One that is aged takes nothing any more, and would keep its place from a new one.
+            # An aged runner takes no more attempts, and would keep a new runner from its place.
             is_old = now - runner.idle_since > self._settings.runner_idle or self._is_aged(runner)
             is_surplus = len(self._runners) + self._submitted > self._most
             if runner.load == 0 and (runner.is_retired or is_old or is_surplus):

@@ -1,13 +1,13 @@
 """A trial: the real code of a job on a part of its real input, in a runner of its own, with nothing published.
 
-It goes the way of every attempt (order, runner, prepare, run, validate) but for its two ends: nothing is claimed, for the
-database is only asked what the inputs are; and nothing is published, for what the job writes goes to a directory that is
-removed when the trial ends, however it ends. The runner is on this host, whatever the master: a sample is small, and the
-executors of a cluster would not see that directory. Should this process be killed, the runner dies with it, and whoever
-comes next removes the directory (dataflowd.host.scratch).
+A trial takes the steps of every attempt (order, runner, prepare, run, validate) except the first and the last. Nothing is
+claimed: the database only says what the inputs are. Nothing is published: the job writes to a directory that is removed when
+the trial ends in any way. The runner is on this host, whatever the setting `master` says: a sample is small, and the executors
+of a cluster would not see that directory. If this process is killed, the runner dies with it, and the next program removes the
+directory (dataflowd.host.scratch).
 
-Most of a trial's time is a JVM that starts and compiles. What it runs once on a few rows is not worth the second, costly
-compiler of the JVM, so a trial does without, unless the job's own options say otherwise.
+Most of a trial's time is the start of the JVM and its compilation of code. For code that runs once on a few rows the slow
+optimising compiler of the JVM does not pay, so a trial switches it off, unless the job's own options say otherwise.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass
 class Tried:
-    """How it ended: the result as the runner gave it, and how long each step took."""
+    """How a trial ended: the result as the runner sent it, and how long each step took."""
 
     result: dict[str, Any]
     seconds: dict[str, float] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def refuse(job: Job) -> None:
         )
 
 
-def order(  # noqa: PLR0913, PLR0917 - a trial has that many sides
+def order(  # noqa: PLR0913, PLR0917 - everything that an order is composed of
     found: dict[str, Any],
     declared: Declared,
     jobid: str,
@@ -75,7 +75,7 @@ def order(  # noqa: PLR0913, PLR0917 - a trial has that many sides
     settings: Settings,
     directory: Path,
 ) -> Order:
-    """`found`: what dataflow.trial_order says; raises as an attempt would fail if it says no."""
+    """Composes the order of a trial from `found`, the answer of dataflow.trial_order. Raises if that answer is a refusal."""
     flow, job = declared.job(jobid)
     if "code" in found:
         remedy = found.get("remedy") or f"dataflowctl why {jobid} {dataid}"
@@ -98,7 +98,7 @@ def order(  # noqa: PLR0913, PLR0917 - a trial has that many sides
 
 
 def _uncounted(source: Input) -> Input:
-    """The manifest tells the rows of the whole; those of the sample are counted when it is read."""
+    """Removes the row counts of the manifests: a trial reads a sample, whose rows are counted when it is read."""
     return replace(source, chunks=tuple(replace(chunk, rows=None) for chunk in source.chunks))
 
 
@@ -107,7 +107,7 @@ def _aside(output: Output, directory: Path) -> Output:
 
 
 def _as_files(dataset: Dataset) -> Dataset:
-    """A sample may be too few rows, which is no fault of the job's; and what is no file becomes one."""
+    """Makes min_rows a warning, because a sample may have too few rows, and makes a dataset that is not files Parquet."""
     checks = dict(dataset.checks)
     if "min_rows" in checks:
         checks["min_rows"] = checks["min_rows"] | {"severity": "warn"}
@@ -119,7 +119,7 @@ def _as_files(dataset: Dataset) -> Dataset:
 async def run(
     settings: Settings, flow: Flow, job: Job, make_order: Callable[[Path], Order], say: Callable[[str], None]
 ) -> Tried:
-    """Starts a runner, gives it the order, and waits for the end; cancelled, it leaves nothing either."""
+    """Starts a runner, sends it the order, and waits for the end. Removes runner and directory also when it is cancelled."""
     scratch.remove(settings)
     runner = Runner(("try",), reuse=2, slots=1)
     # Signals wait while the directory is made, so that each of them arrives where the directory is removed.
@@ -138,11 +138,11 @@ async def run(
                 "data_dir": directory,
                 "log_dir": directory / "log",
                 "runner_user": "",
-                # By default the key is in the data directory, and that is another one now.
+                # By default the key is in the data directory, and data_dir is another directory here.
                 "key_file": KeySource.of(settings).file,
             }
         )
-        # Not in a thread: a signal that ends the program while one is being started would leave it waiting for that thread.
+        # Not in a thread: a signal that ends the program while a thread starts would leave the program waiting for that thread.
         found = java.find(settings)
         quick = {**job.spark, JAVA_OPTIONS: f"{QUICK_START} {job.spark.get(JAVA_OPTIONS, '')}".strip()}
         spark = class_archive.applied(quick, class_archive.archive(settings, found))
