@@ -35,7 +35,7 @@ def jobs(
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Every job: what it reads and writes, and how it is run."""
+    """List every job: what it reads and writes, and how it is run."""
     found = ask(context, call("jobs", retired=retired), explained=explained)
     if json:
         as_json(found)
@@ -66,7 +66,7 @@ def datasets(
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """Every dataset: who makes and who reads it, where it is, and how many chunks are ready."""
+    """List every dataset: which job makes it, which jobs read it, where it is, and how many chunks are ready."""
     found = ask(context, call("datasets", retired=retired), explained=explained)
     if json:
         as_json(found)
@@ -99,7 +99,7 @@ def lineage(
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """What a dataset is made of, and what is made of it, as a tree.
+    """Show what a dataset is made of, and what is made of it, as a tree.
 
     Examples:
     dataflowctl lineage orders
@@ -153,10 +153,10 @@ def stats(  # noqa: PLR0913 - each is an option of the command
     json: options.Json = False,
     explained: options.Explain = False,
 ) -> None:
-    """All about a job: source, configuration, chunks, exceptions, times, and what its nodes did.
+    """Show everything about a job: source, configuration, chunks, exceptions, times, and what its nodes did.
 
-    Items are rows that its attempts wrote, the rate those of a second in which at least one attempt ran. A retry is every
-    attempt but the first of a production. Nodes are summed over the attempts that made what is published now.
+    Items are the rows that its attempts wrote. The rate is items per second of the time in which at least one attempt ran. A retry is
+    every attempt at a version except the first. The numbers of nodes are sums over the attempts that made the published versions.
 
     Examples:
     dataflowctl stats clean_orders
@@ -214,7 +214,7 @@ def stats(  # noqa: PLR0913 - each is an option of the command
 
 
 def _draw(found: dict[str, Any]) -> None:
-    say(bold(cell(found["jobid"])) + ("" if found["nodes"] else ": no attempt has told of its nodes"))
+    say(bold(cell(found["jobid"])) + ("" if found["nodes"] else ": no attempt has reported its nodes"))
     lines = columns(
         [
             [

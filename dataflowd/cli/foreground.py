@@ -1,7 +1,8 @@
-"""A run in the foreground: a daemon of its own that wants one thing, with the same claim, the same engines, the same finish.
+"""A run in the foreground: a daemon inside this process that claims only what a person has named, with the same claim, engines
+and finish as any daemon.
 
-Here is what `run`, `force` and `exec --publish` share: which job and which flow file are meant, what is asked before, and
-what is told at the end.
+`run`, `force` and `exec --publish` share this module: which job and which flow file are meant, the question before the run, and
+the report at its end.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class Foreground:
             say(f"{attempt.jobid} {attempt.dataid}: {result.outcome}{code}{why}")
 
     def end(self) -> None:
-        """One run that failed for a question ends with that question's status."""
+        """Prints the result and sets the exit status. If one run failed for one of the five questions, that question's status."""
         from dataflowd.model.errors import EXIT
 
         if self.json:
@@ -97,7 +98,7 @@ def confirm_force(  # noqa: PLR0913
     explained: bool,
     reason: str | None = None,
 ) -> None:
-    """Shows what is answered no, and asks; where the setting production is on, a person has to know it before."""
+    """Shows which questions are answered no, and asks. If the setting production is on, --i-know is needed, too."""
     from dataflowd.model.errors import NotAllowedError
 
     asked = call("five_questions", jobid=jobid, dataid=dataid)
@@ -117,8 +118,8 @@ def confirm_force(  # noqa: PLR0913
     settings = settings_of(context)
     if settings.production and not i_know:
         raise NotAllowedError(
-            f"environment {settings.environment} is production: nothing is forced there by habit",
-            "find out with `dataflowctl why` what keeps it; if it has to be, give --i-know",
+            f"environment {settings.environment} is production: force needs --i-know there",
+            "find out with `dataflowctl why` what keeps the run; if you have to force it, give --i-know",
         )
     noes = [row for row in ask(context, asked, explained=False) if not row["answer"]]
     if not json:
@@ -131,7 +132,7 @@ def confirm_force(  # noqa: PLR0913
 
 
 def jobid_of(context: typer.Context, job: str) -> str:
-    """Of a script: the job whose command names it; without a flow that does, the one that is called as it."""
+    """Returns the job. For a script: the job whose command names it; if no flow names the script, the job of the same name."""
     from dataflowd.model.errors import InvalidValueError, NotFoundError
 
     if "/" not in job:
@@ -149,7 +150,9 @@ def jobid_of(context: typer.Context, job: str) -> str:
 
 
 def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, Declared]:
-    """A script that is named by its path needs no flow file, for the database knows the job; one that names it counts."""
+    """Returns settings and flows for the run. A script that is named by its path needs no flow file, because the database knows the
+    job; but a flow file that names the script is used.
+    """
     from dataflowd.flow.loaded import Declared, needs_spark
     from dataflowd.model.errors import NotAllowedError, NotFoundError
 
@@ -184,7 +187,7 @@ def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, D
 
 
 def _with_flow_here(settings: Settings, declared: Declared, jobid: str) -> Declared:
-    """The flows of this host, or flow.toml of the current directory where only that file declares the job."""
+    """Returns the flows of this host; or flow.toml of the current directory, if only that file declares the job."""
     from dataflowd.flow.loaded import Declared
 
     file = Path(FLOW_FILE)
@@ -195,7 +198,7 @@ def _with_flow_here(settings: Settings, declared: Declared, jobid: str) -> Decla
 
 
 def foreground_settings(context: typer.Context) -> Settings:
-    """Ctrl-C stops what runs; what the job says is shown, what the daemon would log is not."""
+    """Returns the settings of a run in the foreground: Ctrl-C stops the attempt at once, and only errors are logged."""
     from dataflowd.host.settings import load
 
     loaded = load(context.obj)
@@ -206,10 +209,10 @@ def foreground_settings(context: typer.Context) -> Settings:
 
 
 def _declaring(settings: Settings, script: Path) -> tuple[Declared, list[str]] | None:
-    """The first flows with jobs whose command names that very script, and these jobs.
+    """Returns the first flows that have jobs whose command names this script, and these jobs.
 
-    Those of this host come first, then a flow.toml here, then one beside the script. Where none of them does, a job that was
-    left out for its code may be the one.
+    The flows of this host come first, then a flow.toml in the current directory, then one beside the script. If none of them names
+    the script, a job counts whose command could not be loaded.
     """
     from dataflowd.flow.loaded import Declared
 
@@ -241,7 +244,7 @@ def _naming(declared: Declared, script: Path) -> list[str]:
 
 
 def require_here(context: typer.Context, jobid: str) -> None:
-    """A dataset of another environment is neither read nor written here, also by force."""
+    """Raises if a dataset of the job belongs to another environment: it is neither read nor written here, not even by force."""
     from dataflowd.model.errors import InvalidPathError
 
     environment = settings_of(context).environment
@@ -252,7 +255,7 @@ def require_here(context: typer.Context, jobid: str) -> None:
 
 
 def declared_here(context: typer.Context, declared: Declared, jobid: str) -> tuple[Flow, Job] | None:
-    """As a flow file of this host has it, or the job that it was created like; None: no file has."""
+    """Returns the job, or the job that it was created like, as a flow file of this host declares it; None: no file does."""
     from dataflowd.model.errors import NotFoundError
 
     if not declared.is_known(jobid):
@@ -278,7 +281,7 @@ def require_yes(context: typer.Context, jobid: str, dataid: str) -> None:
 
 
 def nothing(context: typer.Context, jobid: str, dataid: str | None) -> Exception:
-    """Why nothing was run: the question that keeps most of the job's runs, or that there are none."""
+    """Returns why nothing was run: the question that keeps most runs of the job, or that the job has no runs."""
     from dataflowd.model.errors import EXIT
     from dataflowd.model.faults import AttemptError
 

@@ -1,9 +1,9 @@
 """Bad records as a file that a person edits: a line a record, with its columns, and `action` and `note` to fill in.
 
-`action` is empty (not decided yet), `repair` (the record as it stands in the line now) or `drop`. What counts of a repair
-are the columns that differ from the record as it was set aside; an emptied cell of CSV, or null in JSON, is NULL. Of a record
-that could not be parsed the file has the line itself in `text`, which is only to be read, and its columns as far as Spark
-could read them; `reason` says which are to be filled in. Where nothing is missing, `repair` takes the columns as they stand.
+`action` is empty (not decided yet), `repair` (use the record as it is in the line now) or `drop`. A repair consists of the
+columns that differ from the record as it was set aside; an emptied cell of CSV, or null in JSON, is NULL. For a record that
+could not be parsed, the file has the original line in `text`, only for the reader, and the columns that Spark could read;
+`reason` says which columns to fill in. If no column is missing, `repair` takes the columns as they are.
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ def _csv_lines(content: str) -> Iterator[tuple[int, dict[str, Any]]]:
             }
             yield reader.line_num, {name: row.get(name) for name in FIXED} | {"record": record}
     except csv.Error as error:
-        raise _wrong(reader.line_num + 1, f"is no CSV: {error}", "keep the quotes of the export") from None
+        raise _wrong(reader.line_num + 1, f"is not CSV: {error}", "keep the quotes of the export") from None
 
 
 def resolutions(lines: Iterable[Line], originals: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """As dataflow.resolve_records takes them; what was not decided is left out."""
+    """Returns the decisions in the form of dataflow.resolve_records; leaves out records without a decision."""
     known = {(row["dataid"], row["itemid"]): row for row in originals}
     decided = []
     seen: dict[tuple[str, str], int] = {}

@@ -242,8 +242,8 @@ def _is_broken(ctx: Context, item: Written) -> bool:
 
 
 def _examples(ctx: Context, item: Written, observed: Mapping[str, Any]) -> dict[str, Any]:
-    asked = checks.examples(item.compiled, observed)
-    row = _stored(ctx, item).agg(*asked).first() if asked else None
+    wanted = checks.examples(item.compiled, observed)
+    row = _stored(ctx, item).agg(*wanted).first() if wanted else None
     return {} if row is None else dict(row.asDict(recursive=False))
 
 

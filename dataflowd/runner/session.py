@@ -83,8 +83,8 @@ def is_connect(master: str) -> bool:
 def configuration(flow: Mapping[str, str], master: str, scratch: str, tag: str) -> dict[str, str]:
     """Returns the Spark configuration of a runner. `scratch`: a directory that is removed with it; `tag`: its name in a cluster."""
     if is_connect(master):
-        asked = {name: value for name, value in flow.items() if name.startswith("spark.sql.")}
-        return asked | CONNECT | {"spark.remote": master}
+        allowed = {name: value for name, value in flow.items() if name.startswith("spark.sql.")}
+        return allowed | CONNECT | {"spark.remote": master}
     java = flow.get(JAVA_OPTIONS, "")
     return (
         DEFAULTS

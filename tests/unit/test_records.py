@@ -132,7 +132,7 @@ def test_a_dropped_record_keeps_the_note() -> None:
             "repairs nothing",
         ),
         ("dataid,itemid,action\nd1,1\n", "csv", "line 2 has another number of cells"),
-        ('dataid,itemid,action\nd1,"1"x,drop\n', "csv", "line 2 is no CSV"),
+        ('dataid,itemid,action\nd1,"1"x,drop\n', "csv", "line 2 is not CSV"),
         ("a,b\n1,2\n", "csv", "has no dataid, itemid, action"),
     ],
 )
