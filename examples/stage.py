@@ -153,9 +153,9 @@ class Stage:
             text=True,
             check=False,
         )
-        said = [line for line in ended.stdout.splitlines() if only in line]
-        is_cut = len(said) > lines and ended.returncode == status
-        self.tell("\n".join([*said[: lines - 1], "...", said[-1]] if is_cut else said))
+        output = [line for line in ended.stdout.splitlines() if only in line]
+        is_cut = len(output) > lines and ended.returncode == status
+        self.tell("\n".join([*output[: lines - 1], "...", output[-1]] if is_cut else output))
         if ended.returncode != status:
             raise StoryError(f"{typed(words)} ended with status {ended.returncode}, not {status}")
         return ended.stdout
@@ -219,7 +219,7 @@ class Stage:
 
     def require(self, is_so: object, what: str) -> None:
         if not is_so:
-            raise StoryError(f"it is not so that {what}")
+            raise StoryError(f"this is not true: {what}")
 
     # --- databases, flows and settings ---
 
@@ -267,7 +267,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--directory",
         type=Path,
-        help="where it keeps everything, and leaves it; default: a temporary one, removed at the end",
+        help="directory for all files, which stay there; default: a temporary one, removed at the end",
     )
     return parser
 
@@ -314,7 +314,7 @@ def play(story: Callable[[Stage], None], directory: Path | None) -> int:
     finally:
         if is_kept:
             sys.stderr.write(
-                f"Everything is in {place}; its Postgres starts again when it is asked:\n"
+                f"All files are in {place}; these commands start its Postgres again, and remove it:\n"
                 f"  export DATAFLOW_CONFIG={shlex.quote(str(place / 'config.toml'))}\n"
                 "  dataflowctl status\n"
                 f"  dataflowctl embedded stop; rm -r {shlex.quote(str(place))}\n"
