@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from dataflowd.model.attempt import Attempt, Result
 
@@ -23,8 +24,8 @@ class Engine(Protocol):
         """Runs one attempt to its end; calls `on_start` when the job's own code begins."""
         ...
 
-    async def close(self) -> None:
-        """Stops what is kept warm between attempts. No attempt is running any more."""
+    def opened(self) -> AbstractAsyncContextManager[None]:
+        """Attempts run inside. Owns every task of the engine; at the end, stops what is kept warm between attempts."""
         ...
 
     async def reload(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from dataflowd.model.faults import AttemptError, unsupervised
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Job
@@ -92,8 +92,13 @@ class CommandEngine:
                 result = ended_by(attempt, error)
         return of_order(result, order)
 
-    async def close(self) -> None:
-        await self._orders.close()
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._orders.close()
 
     async def reload(self) -> None:
         """Each attempt reads its program anew; that what other code has made is stale is known before."""

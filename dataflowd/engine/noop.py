@@ -7,6 +7,7 @@ so that two runs of a test do the same.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from dataflowd.model.endings import done, failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from dataflowd.model.attempt import Attempt, Result
 
@@ -34,8 +36,9 @@ class NoopEngine:
         await anyio.sleep(self.seconds)
         return self._result(attempt)
 
-    async def close(self) -> None:
-        """Nothing is warm."""
+    def opened(self) -> AbstractAsyncContextManager[None]:
+        """Nothing is warm, and there are no tasks."""
+        return nullcontext()
 
     async def reload(self) -> None:
         """There is no code."""

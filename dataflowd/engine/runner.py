@@ -1,6 +1,6 @@
 """One runner process, from the daemon's side: starts it, lets it connect, sends it orders, and knows when it is gone.
 
-One task owns the process from its start to its end. The task reads the socket and the process's output and hands each
+One task owns the process from its start to its end; the caller of `start` names the task group of that task. The task reads the socket and the process's output and hands each
 message to the attempt that it belongs to. When the process has ended, the task wakes everybody who waits for a result. After
 any error in the task the same holds: first the process is killed, then everybody is woken. The task asks the runner for a
 sign of life again and again, which needs an answer of its JVM. A runner that does not answer for `runner_silence` is killed.
@@ -20,7 +20,7 @@ import socket
 import sys
 import tempfile
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from dataflowd.engine import runner_connection, submit
+from dataflowd.engine.owned_tasks import owned_tasks
 from dataflowd.host import log, private, runner_user, supervise
 from dataflowd.host import passwords as credentials
 from dataflowd.host.keyfile import KeySource
@@ -36,7 +37,9 @@ from dataflowd.host.scratch import RUNNER
 from dataflowd.runner import session, submitted, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+
+    from anyio.abc import TaskGroup
 
     from dataflowd.host.settings import Settings
 
@@ -81,17 +84,19 @@ class Runner:
         self._pong = asyncio.Event()  # replaced after each pong
         self._silence: float | None = None
         self._failure: Exception | None = None
-        # `kill` cancels this scope, not the task: a second cancellation of the task would break off its clean-up.
         self._scope = anyio.CancelScope()
-        self._task: asyncio.Task[None] | None = None
+        self._is_started = False
 
     @property
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
-    def start(self, settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str]) -> None:
-        """Starts the process and returns at once. `ready` waits until its Spark has started."""
-        self._task = asyncio.get_running_loop().create_task(self._live(settings, spark, variables))
+    def start(
+        self, tasks: TaskGroup, settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str]
+    ) -> None:
+        """Starts the process in a task of `tasks`, and returns at once. `ready` waits until its Spark has started."""
+        self._is_started = True
+        tasks.start_soon(self._live, settings, spark, variables)
 
     async def ready(self) -> bool:
         """Waits until Spark has started. Returns False if the runner died instead."""
@@ -141,10 +146,9 @@ class Runner:
         """Sends SIGTERM, then SIGKILL, to all processes of the runner's session; returns when they are gone."""
         self.is_retired = True
         with anyio.CancelScope(shield=True):
-            if self._task is not None:
+            if self._is_started:
                 self._scope.cancel()
                 await self.ended.wait()
-                await self._task
 
     async def _live(self, settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str]) -> None:
         log.leave_attempt()
@@ -272,6 +276,17 @@ class Runner:
                         pending.ended.set()
             case _:
                 pass
+
+
+@asynccontextmanager
+async def started_alone(
+    settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str], *, reuse: int = 2
+) -> AsyncIterator[Runner]:
+    """A runner outside the pool, for one question. However the block ends, the runner is dead afterwards."""
+    runner = Runner(("alone",), reuse=reuse, slots=1)
+    async with owned_tasks(runner.kill) as tasks:
+        runner.start(tasks, settings, spark, variables)
+        yield runner
 
 
 async def _first_of(*events: asyncio.Event) -> None:

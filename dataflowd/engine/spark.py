@@ -8,7 +8,7 @@ time. Cancelling goes by tag first; what has not ended after CANCEL_SECONDS ends
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from dataflowd.model.errors import DataflowError
 from dataflowd.model.faults import unsupervised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from dataflowd.engine.command import CommandEngine
     from dataflowd.engine.orders import Orders
@@ -100,10 +100,10 @@ class SparkEngine:
         async with self._runners.place_of_one(attempt):
             return await self._commands.run_ordered(attempt, job, order, on_start)
 
-    async def close(self) -> None:
-        await self._runners.close()
-        await self._commands.close()
-        await self._orders.close()
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        async with self._commands.opened(), self._runners.opened():
+            yield
 
     async def reload(self) -> None:
         await self._runners.retire()

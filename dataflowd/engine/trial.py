@@ -22,10 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from dataflowd.engine import class_archive
-from dataflowd.engine.runner import Pending, Runner
+from dataflowd.engine.runner import Pending, Runner, started_alone
 from dataflowd.flow import agreement
 from dataflowd.flow.compose import composed, environment
 from dataflowd.host import scratch, supervise
@@ -121,7 +119,6 @@ async def run(
 ) -> Tried:
     """Starts a runner, gives it the order, and waits for the end; cancelled, it leaves nothing either."""
     scratch.remove(settings)
-    runner = Runner(("try",), reuse=2, slots=1)
     # Signals wait while the directory is made, so that each of them arrives where the directory is removed.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
@@ -146,12 +143,10 @@ async def run(
         found = java.find(settings)
         quick = {**job.spark, JAVA_OPTIONS: f"{QUICK_START} {job.spark.get(JAVA_OPTIONS, '')}".strip()}
         spark = class_archive.applied(quick, class_archive.archive(settings, found))
-        runner.start(local, spark, environment(flow, java.environment(found)))
-        return await _execute(runner, order, say)
+        async with started_alone(local, spark, environment(flow, java.environment(found))) as runner:
+            return await _execute(runner, order, say)
     finally:
-        with anyio.CancelScope(shield=True):
-            await runner.kill()
-            shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 async def _execute(runner: Runner, order: Order, say: Callable[[str], None]) -> Tried:

@@ -178,10 +178,8 @@ async def _run(engine: Engine, attempt: Attempt) -> Result:
     def on_start() -> None:
         pytest.fail("the job's code must not begin")
 
-    try:
+    async with engine.opened():
         return await engine.run(attempt, on_start)
-    finally:
-        await engine.close()
 
 
 class CountingOrders(Orders):
