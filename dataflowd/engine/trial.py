@@ -12,21 +12,17 @@ compiler of the JVM, so a trial does without, unless the job's own options say o
 
 from __future__ import annotations
 
-import shutil
-import signal
-import tempfile
 import time
 import uuid
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.engine import class_archive
 from dataflowd.engine.runner import Pending, Runner, started_alone
 from dataflowd.flow import agreement
 from dataflowd.flow.compose import composed, environment
-from dataflowd.host import scratch, supervise
+from dataflowd.host import scratch
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
 from dataflowd.model import formats
@@ -36,6 +32,7 @@ from dataflowd.runner.session import JAVA_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.loaded import Declared
@@ -45,7 +42,6 @@ if TYPE_CHECKING:
 MASTER = "local[*]"
 QUICK_START = "-XX:TieredStopAtLevel=1"
 ATTEMPT = 0
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
@@ -118,16 +114,7 @@ async def run(
     settings: Settings, flow: Flow, job: Job, make_order: Callable[[Path], Order], say: Callable[[str], None]
 ) -> Tried:
     """Starts a runner, gives it the order, and waits for the end; cancelled, it leaves nothing either."""
-    scratch.remove(settings)
-    # Signals wait while the directory is made, so that each of them arrives where the directory is removed.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        directory = supervise.own_directory(Path(tempfile.gettempdir()), scratch.TRIAL)
-    except BaseException:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        raise
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with scratch.own_temporary(settings, scratch.TRIAL) as directory:
         order = make_order(directory / "output")
         local = settings.model_copy(
             update={
@@ -145,8 +132,6 @@ async def run(
         spark = class_archive.applied(quick, class_archive.archive(settings, found))
         async with started_alone(local, spark, environment(flow, java.environment(found))) as runner:
             return await _execute(runner, order, say)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 async def _execute(runner: Runner, order: Order, say: Callable[[str], None]) -> Tried:
@@ -165,9 +150,11 @@ async def _execute(runner: Runner, order: Order, say: Callable[[str], None]) -> 
         await pending.ended.wait()
     moments.append(("end", time.monotonic()))
     if pending.result is None:
-        how = runner.exit
-        said = f"the runner died: {how}\n{how.tail}" if how else "the runner could not be started"
-        raise AttemptError("RUNNER_DIED", said.rstrip(), "look at what the job does to its process")
+        if pending.failure is not None:
+            raise pending.failure
+        tail = runner.exit.tail if runner.exit else ""
+        said = f"the runner died: {runner.how}\n{tail}".rstrip()
+        raise AttemptError("RUNNER_DIED", said, "look at what the job does to its process")
     steps = pairwise(moments)
     seconds = {name: round(after - began, 2) for (name, began), (_, after) in steps if name != "publish"}
     return Tried(pending.result, seconds)
