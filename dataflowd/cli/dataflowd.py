@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import sys
-from pathlib import Path
+from dataclasses import asdict
+from pathlib import Path  # noqa: TC003 - Typer reads the types of options at run time
 from typing import Annotated
 
 import typer
 
 from dataflowd.cli.output import columns, run, say, say_json, show_version
 from dataflowd.host import withheld
+from dataflowd.model.masking import printable
 
 PATIENCE = "1m"  # that --once has for retries
 
@@ -103,8 +106,6 @@ def run_demo(
 
     It takes about a minute, starts anew each time, and touches no database that is configured. The database stays for a look.
     """
-    import shlex
-
     from dataflowd.cli.demo import story
     from dataflowd.cli.demo.place import Place, default_directory
     from dataflowd.host.settings import CONFIG_VARIABLE, load
@@ -127,10 +128,7 @@ def show_config(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show every setting, its value, where it came from and what it means. Secrets are masked."""
-    from dataclasses import asdict
-
     from dataflowd.host.settings import describe, load
-    from dataflowd.model.masking import printable
 
     described = describe(load(context.obj))
     if as_json:

@@ -17,6 +17,8 @@ from dataflowd.cli.ask import ask, call, connected, explain
 from dataflowd.cli.output import JobOutput, say
 from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import as_json, cell, confirm, first_line
+from dataflowd.model.errors import EXIT, InvalidPathError, InvalidValueError, NotAllowedError, NotFoundError
+from dataflowd.model.faults import AttemptError
 from dataflowd.model.plural import agreeing
 
 if TYPE_CHECKING:
@@ -37,7 +39,6 @@ class Foreground:
     ended: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, context: typer.Context, job: str, wanted: Wanted, words: Sequence[str] = ()) -> None:
-        from dataflowd.model.errors import NotAllowedError
 
         settings, declared = _prepared(context, job, wanted.jobid)
         _, known = declared.job(wanted.jobid)
@@ -75,8 +76,6 @@ class Foreground:
 
     def end(self) -> None:
         """One run that failed for a question ends with that question's status."""
-        from dataflowd.model.errors import EXIT
-
         if self.json:
             as_json(self.ended)
         failed = [one for one in self.ended if one["outcome"] != "DONE"]
@@ -98,8 +97,6 @@ def confirm_force(  # noqa: PLR0913
     reason: str | None = None,
 ) -> None:
     """Shows what is answered no, and asks; where the setting production is on, a person has to know it before."""
-    from dataflowd.model.errors import NotAllowedError
-
     asked = call("five_questions", jobid=jobid, dataid=dataid)
     if explained:
         explain(
@@ -132,8 +129,6 @@ def confirm_force(  # noqa: PLR0913
 
 def jobid_of(context: typer.Context, job: str) -> str:
     """Of a script: the job whose command names it; without a flow that does, the one that is called as it."""
-    from dataflowd.model.errors import InvalidValueError, NotFoundError
-
     if "/" not in job:
         return job
     script = Path(job)
@@ -151,7 +146,6 @@ def jobid_of(context: typer.Context, job: str) -> str:
 def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, Declared]:
     """A script that is named by its path needs no flow file, for the database knows the job; one that names it counts."""
     from dataflowd.flow.loaded import Declared, needs_spark
-    from dataflowd.model.errors import NotAllowedError, NotFoundError
 
     settings = foreground_settings(context)
     declared = Declared(settings)
@@ -242,8 +236,6 @@ def _naming(declared: Declared, script: Path) -> list[str]:
 
 def require_here(context: typer.Context, jobid: str) -> None:
     """A dataset of another environment is neither read nor written here, also by force."""
-    from dataflowd.model.errors import InvalidPathError
-
     environment = settings_of(context).environment
     with connected(context) as connection:
         [row] = call("bound_elsewhere", jobid=jobid, environment=environment).send(connection)
@@ -253,8 +245,6 @@ def require_here(context: typer.Context, jobid: str) -> None:
 
 def declared_here(context: typer.Context, declared: Declared, jobid: str) -> tuple[Flow, Job] | None:
     """As a flow file of this host has it, or the job that it was created like; None: no file has."""
-    from dataflowd.model.errors import NotFoundError
-
     if not declared.is_known(jobid):
         with connected(context) as connection:
             [code] = call("code_of", jobid=jobid).send(connection)
@@ -266,7 +256,6 @@ def declared_here(context: typer.Context, declared: Declared, jobid: str) -> tup
 
 
 def require_yes(context: typer.Context, jobid: str, dataid: str) -> None:
-    from dataflowd.model.faults import AttemptError
 
     with connected(context) as connection:
         answers = call("five_questions", jobid=jobid, dataid=dataid).send(connection)
@@ -279,9 +268,6 @@ def require_yes(context: typer.Context, jobid: str, dataid: str) -> None:
 
 def nothing(context: typer.Context, jobid: str, dataid: str | None) -> Exception:
     """Why nothing was run: the question that keeps most of the job's runs, or that there are none."""
-    from dataflowd.model.errors import EXIT
-    from dataflowd.model.faults import AttemptError
-
     if dataid is not None:
         require_yes(context, jobid, dataid)
     with connected(context) as connection:

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from dataflowd.cli.json_keys import KEYS, described
+from dataflowd.model.errors import NotFoundError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -98,8 +101,6 @@ def _age(text: str) -> timedelta | None:
 
 def content(path: Path, remedy: str) -> str:
     """The content of a file that the command line names; - is standard input."""
-    from dataflowd.model.errors import NotFoundError
-
     try:
         return sys.stdin.read() if path == STDIN else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -152,8 +153,6 @@ def add(
     kind: type[TyperCommand] | None = None,
 ) -> None:
     """Registers a command; its examples stay on lines of their own, and its help ends with the keys of its JSON."""
-    from dataflowd.cli.json_keys import KEYS, described
-
     called = name or command.__name__
     key = f"{prefix} {called}".strip()
     text = inspect.cleandoc(command.__doc__ or "").replace("\nExamples:\n", "\n\b\nExamples:\n")

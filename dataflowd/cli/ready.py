@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - Typer reads the types of options at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +14,9 @@ from dataflowd.cli import options
 from dataflowd.cli.ask import Row, call, connected, explain
 from dataflowd.cli.output import say
 from dataflowd.cli.show import Progress, as_json, cell, confirm, preview
+from dataflowd.model.errors import NotAllowedError
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.formats import TABLES
 from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
@@ -160,8 +165,6 @@ def unregister(  # noqa: PLR0913
 
 def _tell_of_tables(connection: psycopg.Connection, made_of: list[Row]) -> None:
     """What is forgotten is removed from tables by nobody."""
-    from dataflowd.model.formats import TABLES
-
     found = call("datasets", retired=True).send(connection)
     tables = {row["datasetid"] for row in found if row["format"] in TABLES}
     for row in made_of:
@@ -190,8 +193,6 @@ def _preview(withdrawn: list[Row], made_of: list[Row]) -> None:
 
 def _asked(number: int, *, yes: bool) -> str:
     """What becomes of what was made; a script has to say it."""
-    from dataflowd.model.errors import NotAllowedError
-
     sys.stdout.flush()
     if yes or not sys.stdin.isatty():
         raise NotAllowedError(
@@ -231,10 +232,7 @@ def _oddities(row: Row) -> list[tuple[str, str]]:
 
 def _lies_there(location: str) -> bool:
     """Of another host's disk or an object store nothing is said here: the runner looks before any job code."""
-    import os
-
-    from dataflowd.host import allowed_roots
-    from dataflowd.model.faults import AttemptError
+    from dataflowd.host import allowed_roots  # noqa: PLC0415 - only for files
 
     try:
         path = allowed_roots.local_path(location)
@@ -262,8 +260,6 @@ def _register(
 
 def _note_found(connection: psycopg.Connection, dataset: str, rows: list[Row], given: int) -> None:
     """Of very many the rows are only the ends: these are left to the hosts, which look at each file anyway."""
-    import json
-
     [how] = call("measures", datasetid=dataset).send(connection)
     if not how["is_measured"] or len(rows) < given:
         return
@@ -275,8 +271,7 @@ def _note_found(connection: psycopg.Connection, dataset: str, rows: list[Row], g
 
 def _measured(location: str | None, *, digest: bool) -> dict[str, Any] | None:
     """None: it cannot be seen from here."""
-    from dataflowd.model.faults import AttemptError
-    from dataflowd.storage import found
+    from dataflowd.storage import found  # noqa: PLC0415 - slow, and only for files
 
     if location is None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +16,11 @@ from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import as_json, duration, preview, sign_of_life, size, table
 from dataflowd.model.errors import EXIT
 from dataflowd.model.plural import counted
+from dataflowd.model.vetting import LONG, MOST_ROWS, MOST_SHOWN
 
 if TYPE_CHECKING:
     from dataflowd.cli.output import State
     from dataflowd.engine.trial import Tried
-
-# As a work order may say: see dataflowd.model.vetting, which would take a moment to import.
-MOST_SHOWN = 10_000
-MOST_ROWS = 2**31 - 1
-SEEDS = 2**63
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +40,7 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
     ] = None,
     seed: Annotated[
         int,
-        typer.Option(min=-SEEDS, max=SEEDS - 1, help="Chooses other rows; the same seed chooses the same."),
+        typer.Option(min=-LONG, max=LONG - 1, help="Chooses other rows; the same seed chooses the same."),
     ] = 0,
     shown: Annotated[
         int, typer.Option("--show", min=0, max=MOST_SHOWN, help="So many rows of each output are shown.")
@@ -117,8 +114,6 @@ def _exact(value: Any) -> Any:
 
 def _only_errors() -> None:
     """What a daemon would log about its runners is of no interest here."""
-    import logging
-
     import structlog
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))

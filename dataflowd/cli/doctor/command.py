@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from dataflowd.cli.output import mark, say, say_json
+from dataflowd.model.errors import EXIT
+from dataflowd.model.masking import mask, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,12 +44,8 @@ def doctor(
     dataflowctl doctor --no-spark
     dataflowctl doctor --unit dataflowd
     """
-    from dataclasses import asdict
-
     from dataflowd.cli.doctor.checks import examine
-    from dataflowd.cli.output import say, say_json
     from dataflowd.host.settings import load
-    from dataflowd.model.errors import EXIT
 
     findings = []
     found = _of_unit(unit, context.obj) if unit else examine(load(context.obj), spark=spark)
@@ -77,11 +79,6 @@ def _verdict(findings: list[Finding], failed: list[str]) -> str:
 
 def _print(finding: Finding) -> None:
     """Prints a finding at once, because the next check may take seconds."""
-    import sys
-
-    from dataflowd.cli.output import mark, say
-    from dataflowd.model.masking import mask, printable
-
     say(f"{mark(finding.state)} {finding.check:<9} {printable(mask(finding.detail))}")
     if finding.remedy:
         say(f"  remedy: {printable(finding.remedy)}")
