@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 from dataflowd.engine import looks, submit
+from dataflowd.engine.ending import ending_of
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
 from dataflowd.engine.script_process import FAULT_BYTES, INHERITED, Program, Said, rest, starting
@@ -27,7 +28,7 @@ from dataflowd.flow.compose import of_order, versions
 from dataflowd.host import lent_key, private, runner_user, scratch, supervise
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
-from dataflowd.model.endings import done, ended_by, exited
+from dataflowd.model.endings import done, exited
 from dataflowd.model.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
 from dataflowd.model.faults import AttemptError, unsupervised
 from dataflowd.runner import session
@@ -76,7 +77,7 @@ class CommandEngine:
             if not self._is_looked_at:
                 looks.require_none(known.order)
         except DataflowError as error:
-            return ended_by(attempt, error)
+            return ending_of(attempt, error)
         return await self.run_ordered(attempt, known.job, known.order, on_start)
 
     async def run_ordered(
@@ -84,12 +85,12 @@ class CommandEngine:
     ) -> Result:
         """Runs a script whose order is there already."""
         said = Said(on_start, lambda found: self.on_found(attempt.attempt, found))
-        with _scratch(self._settings) as directory:
-            try:
+        try:
+            with _scratch(self._settings) as directory:
                 program = replace(self._program(job, attempt.tag, directory), after=job.words)
                 result = await self._execute(attempt, order, program, directory, said)
-            except (DataflowError, OSError) as error:
-                result = ended_by(attempt, error)
+        except (DataflowError, OSError) as error:
+            result = ending_of(attempt, error)
         return of_order(result, order)
 
     @asynccontextmanager

@@ -16,13 +16,14 @@ import anyio
 
 from dataflowd.engine import Room, looks
 from dataflowd.engine.command import log_path
+from dataflowd.engine.ending import ending_of
 from dataflowd.engine.runner import Pending, Runner
 from dataflowd.engine.runners import Runners
 from dataflowd.flow.compose import of_order
 from dataflowd.flow.graph import SCRIPTS
 from dataflowd.host import log, supervise
 from dataflowd.model.attempt import Result, told_by
-from dataflowd.model.endings import ended_by, failed, returned
+from dataflowd.model.endings import failed, returned
 from dataflowd.model.errors import DataflowError
 from dataflowd.model.faults import unsupervised
 
@@ -83,7 +84,7 @@ class SparkEngine:
             looked = await self._run(attempt, flow, job, looks.order_of(order, made), _nothing)
             return looks.combined(made, looked)
         except (DataflowError, OSError) as error:
-            return ended_by(attempt, error)
+            return ending_of(attempt, error)
 
     async def _run(
         self, attempt: Attempt, flow: Flow, job: Job, order: Order, on_start: Callable[[], None]

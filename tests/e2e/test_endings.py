@@ -148,6 +148,18 @@ def stop_database(site: Site) -> None:
     site.settings = site.settings.model_copy(update={"dsn": SecretStr("host=localhost port=1 dbname=none")})
 
 
+def spoil_log(site: Site) -> None:
+    """No log can be written: a file is in the place of its directory."""
+    (site.directory / "log").touch()
+    site.settings = site.settings.model_copy(update={"log_dir": site.directory / "log"})
+
+
+def spoil_spool(site: Site) -> None:
+    """No script can have a directory of its own."""
+    site.settings.data_dir.mkdir(exist_ok=True)
+    (site.settings.data_dir / "run").touch()
+
+
 def remove_java(site: Site) -> None:
     site.settings = site.settings.model_copy(update={"java_home": site.directory / "no_java"})
 
@@ -158,6 +170,8 @@ def remove_java(site: Site) -> None:
         (spoil_code, "FAILED", "INVALID_CODE", JOBS),
         (move_input, "FAILED", "INVALID_ORDER", JOBS),
         (forget_job, "FAILED", "NOT_FOUND", JOBS),
+        (spoil_log, "FAILED", "CANNOT_START", JOBS),
+        (spoil_spool, "FAILED", "CANNOT_START", ("command", "submit")),
         (remove_java, "FAILED", "EMBEDDED_FAILED", ("python", "sql", "submit")),
         (lose_claim, "RETURNED", None, JOBS),
         (stop_database, "RETURNED", None, JOBS),
@@ -180,6 +194,21 @@ async def _run(engine: Engine, attempt: Attempt) -> Result:
 
     async with engine.opened():
         return await engine.run(attempt, on_start)
+
+
+async def test_an_error_of_the_host_is_logged_with_its_traceback_on_every_road(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil_log(site)
+    for job in JOBS:
+        for engine in site.engines(job):
+            capsys.readouterr()
+            await _run(engine, site.attempts[job])
+            said = capsys.readouterr().err
+            [event] = [line for line in said.splitlines() if "attempt.cannot_start" in line]
+            assert f"job={job}" in event
+            assert "dataid=1" in event
+            assert "NotADirectoryError" in said.partition(event)[2]
 
 
 class CountingOrders(Orders):
