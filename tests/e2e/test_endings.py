@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import anyio
+import psycopg
 import pytest
 from pydantic import SecretStr
 
 import dataflowd.flow
+from dataflowd.engine import orders as orders_of_engine
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
@@ -20,6 +22,7 @@ from dataflowd.flow.loaded import Declared
 from dataflowd.host.settings import Current
 from dataflowd.model.attempt import Attempt
 from dataflowd.model.endings import ENDINGS
+from dataflowd.model.errors import DataflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +71,19 @@ FILES = {
     "code.sh": "#!/bin/sh\nexit 0\n",
 }
 JOBS = ("python", "sql", "command", "submit")
+# The order of one job cannot be made, as where what it reads is damaged.
+UNREADABLE: LiteralString = """
+CREATE SCHEMA readable;
+GRANT USAGE ON SCHEMA readable TO PUBLIC;
+ALTER FUNCTION dataflow._order(text, text, jsonb) SET SCHEMA readable;
+CREATE FUNCTION dataflow._order(jobid text, dataid text, inputs jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF jobid = 'sql' THEN
+        RAISE 'nobody can read it' USING ERRCODE = 'SQLSTATE_OF_THE_TEST';
+    END IF;
+    RETURN readable._order(jobid, dataid, inputs);
+END $$
+"""
 KNOWN = {(ending.outcome, ending.code, ending.retry) for ending in ENDINGS}
 
 
@@ -238,3 +254,30 @@ async def test_attempts_that_were_claimed_together_get_their_orders_in_one_call(
     }
     # What each job's code is now is told once, and not again with the next attempt.
     assert sorted(orders.asked) == ["code_versions"] * len(JOBS) + ["work_orders"]
+
+
+@pytest.mark.parametrize("sqlstate", ["53200", "22023"])  # the server may be able to later; it never will
+async def test_an_order_that_cannot_be_read_returns_none_of_those_that_were_claimed_with_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch, sqlstate: LiteralString
+) -> None:
+    monkeypatch.setattr(orders_of_engine, "AGAIN_SECONDS", 0.0)
+    site.world.connection.execute(UNREADABLE.replace("SQLSTATE_OF_THE_TEST", sqlstate))
+    orders = Orders(Current(site.settings))
+    found: dict[str, int] = {}
+    failures: dict[str, Exception] = {}
+
+    async def one(job: str) -> None:
+        try:
+            found[job] = (await orders.ordered(site.attempts[job], site.declared)).order.attempt
+        except (DataflowError, psycopg.Error) as error:
+            failures[job] = error
+
+    try:
+        async with anyio.create_task_group() as group:
+            for job in JOBS:
+                group.start_soon(one, job)
+    finally:
+        await orders.close()
+    assert failures.keys() == {"sql"}, failures
+    assert "nobody can read it" in str(failures["sql"])
+    assert found == {job: site.attempts[job].attempt for job in JOBS if job != "sql"}
