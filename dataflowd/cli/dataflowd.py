@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from dataflowd.cli.output import columns, run, say, say_json, show_version
+from dataflowd.cli import options  # noqa: TC001 - Typer reads the types of options at run time
+from dataflowd.cli.output import columns, run, say, say_json
 from dataflowd.host import withheld
 from dataflowd.model.masking import printable
 
@@ -35,12 +36,8 @@ def main() -> None:
 @app.callback()
 def root(
     context: typer.Context,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings file; default: the user's, then the system's.")
-    ] = None,
-    version: Annotated[  # noqa: ARG001 - its callback does the work
-        bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version.")
-    ] = False,
+    config: options.Config = None,
+    version: options.Version = False,  # noqa: ARG001 - its callback does the work
 ) -> None:
     context.obj = config
 

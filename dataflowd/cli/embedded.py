@@ -75,9 +75,9 @@ def psql(context: typer.Context) -> None:
     """Open psql on the embedded database; arguments go to psql: `dataflowctl embedded psql -c 'SELECT 1'`."""
     from dataflowd.cli.maintain import open_psql
     from dataflowd.database import db
-    from dataflowd.host.embedded import postgres
+    from dataflowd.host.embedded import programs
 
-    open_psql(str(postgres.binary("psql")), db.dsn(_settings(context)), context.args, {})
+    open_psql(str(programs.binary("psql")), db.dsn(_settings(context)), context.args, {})
 
 
 def copy(

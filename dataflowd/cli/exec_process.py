@@ -7,13 +7,12 @@ person's terminal takes the place of a log. The command writes to directories of
 from __future__ import annotations
 
 import getpass
-import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.engine.script_process import INHERITED, Program, Said, rest, starting
+from dataflowd.engine.script_process import INHERITED, Program, Said, inherited, rest, starting
 from dataflowd.flow.compose import on_host
 from dataflowd.host import scratch
 from dataflowd.host.keyfile import KeySource
@@ -63,8 +62,7 @@ def _order(settings: Settings, document: dict[str, Any], jobid: str, dataid: str
 
 
 def _execute(settings: Settings, order: Order, command: Sequence[str]) -> int:
-    env = {name: os.environ[name] for name in (*INHERITED, "TERM") if name in os.environ}
-    program = Program((), (), env, after=tuple(command))
+    program = Program((), (), inherited((*INHERITED, "TERM")), after=tuple(command))
     with starting(program.document(order, KeySource.of(settings))) as start:
         child = subprocess.Popen(start.argv, env=start.env, pass_fds=start.pass_fds)  # noqa: S603 - it becomes what a person has typed
         start.close_send()

@@ -300,11 +300,11 @@ def psql(context: typer.Context) -> None:
     """Open psql on the database in use; arguments go to psql: `dataflowctl psql -c 'SELECT 1'`."""
     from dataflowd.database import db
     from dataflowd.host import withheld
-    from dataflowd.host.embedded import postgres
+    from dataflowd.host.embedded import programs
 
     settings = settings_of(context)
     inherited = {} if settings.dsn is None else withheld.variables()
-    open_psql(shutil.which("psql") or str(postgres.binary("psql")), db.dsn(settings), context.args, inherited)
+    open_psql(shutil.which("psql") or str(programs.binary("psql")), db.dsn(settings), context.args, inherited)
 
 
 def open_psql(program: str, address: str, arguments: Sequence[str], inherited: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand
 
 from dataflowd.cli.json_keys import KEYS, described
+from dataflowd.cli.output import show_version
 from dataflowd.model.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -25,6 +26,13 @@ WORDS = "dataflowd.flow.command_words"  # among what a command keeps of its line
 AGE_DIGITS = 12
 AGE_MOST = timedelta(days=36_500)  # older than any of our events
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+Config = Annotated[
+    Path | None, typer.Option("--config", help="Settings file; default: the user's, then the system's.")
+]
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version.")
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; the keys are listed below.")]
 Explain = Annotated[

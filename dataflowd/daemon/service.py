@@ -44,6 +44,7 @@ from dataflowd.engine import LookingEngine, SizedEngine, WarmEngine
 from dataflowd.flow import FlowMistakesError
 from dataflowd.host import log
 from dataflowd.model.errors import EXIT, DatabaseUnreachableError, DataflowError, NotAllowedError
+from dataflowd.model.faults import first_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -213,19 +214,12 @@ async def _watched(state: State, name: str, service: Callable[[], Awaitable[None
         await service()
         raise RuntimeError(f"the service {name} has ended")  # noqa: TRY301 - an end is handled as an error
     except Exception as raised:  # noqa: BLE001 - the daemon stops in order after any error
-        error = _first(raised)
+        error = first_of(raised)  # a service may be a task group itself
         if isinstance(error, DataflowError):
             _log.error("service.died", service=name, error=error.message, remedy=error.remedy)
         else:
             _log.exception("service.died", service=name)
         state.ending.die(name, error)
-
-
-def _first(error: Exception) -> Exception:
-    """The first error of a service that is a task group itself."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _signals(

@@ -23,7 +23,7 @@ from dataflowd.engine import looks, submit
 from dataflowd.engine.ending import ending_of
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
-from dataflowd.engine.script_process import FAULT_BYTES, INHERITED, Program, Said, rest, starting
+from dataflowd.engine.script_process import FAULT_BYTES, Program, Said, inherited, rest, starting
 from dataflowd.flow.compose import of_order, versions
 from dataflowd.host import lent_key, private, runner_user, scratch, supervise
 from dataflowd.host.embedded import java
@@ -116,10 +116,8 @@ class CommandEngine:
 
     def _program(self, job: Job, tag: str, directory: Path) -> Program:
         if job.kind == "command":
-            inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-            return Program(
-                (), tuple(job.code), inherited | runner_user.environment(self._settings.runner_user)
-            )
+            env = inherited() | runner_user.environment(self._settings.runner_user)
+            return Program((), tuple(job.code), env)
         user, master = self._settings.runner_user, self._settings.master
         if session.is_connect(master):
             env = submit.environment(master, job.spark, {}, directory, user)

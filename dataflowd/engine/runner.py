@@ -34,6 +34,7 @@ from dataflowd.host import passwords as credentials
 from dataflowd.host.keyfile import KeySource
 from dataflowd.host.lent_key import lend
 from dataflowd.host.scratch import RUNNER
+from dataflowd.model.faults import first_of
 from dataflowd.runner import session, submitted, wire
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Runner:
             with self._scope, _place(settings) as (directory, listener):
                 await self._supervise(settings, spark, variables, directory, listener)
         except Exception as error:  # noqa: BLE001 - after any error those who wait have to learn of the end
-            self._failure = _first(error)
+            self._failure = first_of(error)
             _log.exception("runner.failed", pid=self.pid)
         finally:
             self.is_retired = True
@@ -298,12 +299,6 @@ async def _first_of(*events: asyncio.Event) -> None:
 
         for event in events:
             group.start_soon(wait, event)
-
-
-def _first(error: Exception) -> Exception:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dataflowd.cli.doctor.checks import Finding
+    from dataflowd.cli.doctor.finding import Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -68,7 +68,7 @@ def _of_unit(name: str, config: Path | None) -> Iterator[Finding]:
 
 
 def _verdict(findings: list[Finding], failed: list[str]) -> str:
-    from dataflowd.cli.doctor.checks import ROLES
+    from dataflowd.cli.doctor.database_checks import ROLES
 
     if failed:
         return f"would stop a run: {', '.join(dict.fromkeys(failed))}"
