@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 from dataflowd import __version__
 from dataflowd.database import migrate
 from dataflowd.host import sqlfiles
-from dataflowd.host.embedded import postgres
+from dataflowd.host.embedded import programs
 from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _type(connection: psycopg.Connection, oid: int) -> str:
 def dump(dsn: str, *options: str) -> str:
     """The output of pg_dump without the lines that differ each time."""
     done = subprocess.run(
-        [str(postgres.binary("pg_dump")), *options, "--dbname", dsn],
+        [str(programs.binary("pg_dump")), *options, "--dbname", dsn],
         check=True,
         capture_output=True,
         text=True,
@@ -130,7 +130,7 @@ def dump(dsn: str, *options: str) -> str:
 def restore(dsn: str, dumped: Path) -> None:
     subprocess.run(
         [
-            *(str(postgres.binary("psql")), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"),
+            *(str(programs.binary("psql")), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"),
             *("--dbname", conninfo.make_conninfo(dsn), "--file", str(dumped)),
         ],
         check=True,

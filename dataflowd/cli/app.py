@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
-from dataflowd.cli.output import show_version
+from dataflowd.cli import options  # noqa: TC001 - Typer reads the types of options at run time
 from dataflowd.model.errors import EXIT
 from dataflowd.model.suggest import did_you_mean
 
@@ -144,12 +143,8 @@ app = typer.Typer(
 @app.callback()
 def root(
     context: typer.Context,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings file; default: the user's, then the system's.")
-    ] = None,
-    version: Annotated[  # noqa: ARG001 - its callback does the work
-        bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version.")
-    ] = False,
+    config: options.Config = None,
+    version: options.Version = False,  # noqa: ARG001 - its callback does the work
 ) -> None:
     context.obj = config
     if context.invoked_subcommand is None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - Typer reads the types of options at run time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dataflowd.cli.output import say, say_json
 from dataflowd.cli.setup import settings_of
+from dataflowd.cli.show import confirm
+from dataflowd.model.errors import DataflowError, NotAllowedError
+from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
     import psycopg
@@ -45,10 +49,8 @@ def apply(  # noqa: PLR0913 - each is an option of the command
     Of the code only its hash is stored: what a job made with other code is stale, see `chunks --stale`. `accept` takes
     such chunks as they are, `resubmit --stale` makes them again.
     """
-    from dataflowd.cli.output import say, say_json
     from dataflowd.flow import FlowMistakesError, load
     from dataflowd.flow.unasked import unasked
-    from dataflowd.model.plural import counted
 
     settings = settings_of(context)
     try:
@@ -136,7 +138,6 @@ def _store(
 
 def _undeclared(connection: psycopg.Connection, flow: Flow) -> list[str]:
     from dataflowd.flow import plan
-    from dataflowd.model.errors import DataflowError
 
     try:
         found = plan(connection, flow, prune=True)
@@ -156,8 +157,6 @@ def _with_code(changes: list[Change], other_code: set[str]) -> list[Change]:
 
 
 def _confirm(retiring: list[Change]) -> None:
-    from dataflowd.cli.show import confirm
-    from dataflowd.model.errors import NotAllowedError
 
     if not sys.stdin.isatty():
         names = ", ".join(f"{change.kind} {change.name}" for change in retiring)
@@ -167,7 +166,6 @@ def _confirm(retiring: list[Change]) -> None:
 
 
 def _show(changes: list[Change]) -> None:
-    from dataflowd.cli.output import say
 
     for change in changes:
         if change.action != "unchanged":

@@ -7,11 +7,16 @@ what comes back.
 from __future__ import annotations
 
 import re
+import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import typer
+
+from dataflowd.cli.output import say
+from dataflowd.cli.setup import settings_of
+from dataflowd.cli.show import json_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,8 +72,6 @@ def call(name: str, /, **parameters: Any) -> Call:
 
 def explain(*calls: Call) -> NoReturn:
     """Prints the queries that the command would send, and ends the command."""
-    from dataflowd.cli.output import say
-
     for each in calls:
         say(each.text())
     raise typer.Exit
@@ -77,7 +80,6 @@ def explain(*calls: Call) -> NoReturn:
 @contextmanager
 def connected(context: typer.Context) -> Iterator[psycopg.Connection]:
     """A connection to a schema that this program can use. `init` and `doctor` take any schema and connect without this check."""
-    from dataflowd.cli.setup import settings_of
     from dataflowd.database import db, migrate
 
     with db.connect(settings_of(context)) as connection:
@@ -98,11 +100,6 @@ def print_rows(context: typer.Context, asked: Call, limit: int | None, *, explai
 
     `asked` asks for one row more than the limit: if that row comes, there are more.
     """
-    import sys
-
-    from dataflowd.cli.output import say
-    from dataflowd.cli.show import json_row
-
     if explained:
         explain(asked)
     with connected(context) as connection:

@@ -18,6 +18,8 @@ from dataflowd.cli.ask import ask, call, connected, explain
 from dataflowd.cli.output import say
 from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import as_json, table
+from dataflowd.model.connection_changes import Change, describe_changes
+from dataflowd.model.errors import DataflowError, InvalidCredentialError, NotAllowedError
 from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from dataflowd.host.keyfile import KeySource, Ring
     from dataflowd.host.seal import Binding, PrivateKey, PublicKey
     from dataflowd.host.settings import Settings
-    from dataflowd.model.connection_changes import Change
-    from dataflowd.model.errors import DataflowError
 
 SEALED = "<what dataflowctl has sealed>"
 
@@ -127,7 +127,6 @@ def rotate(
     dataflowctl key rotate
     """
     from dataflowd.host.keyfile import KeySource
-    from dataflowd.model.errors import DataflowError, InvalidCredentialError
 
     settings = settings_of(context)
     with connected(context) as connection:
@@ -213,7 +212,6 @@ def seal(  # noqa: PLR0913 - each is an option of the command
 def _require_host(binding: Binding, settings: Settings) -> None:
     """Refuses a host that allowed_hosts does not list. Without such a list a person may seal for any host."""
     from dataflowd.host import allowed_hosts
-    from dataflowd.model.errors import NotAllowedError
 
     if settings.allowed_hosts and not allowed_hosts.is_allowed(
         binding.hostname, binding.port, settings.allowed_hosts
@@ -225,8 +223,6 @@ def _require_host(binding: Binding, settings: Settings) -> None:
 
 
 def _require_target(connection: psycopg.Connection, binding: Binding, target: str | None) -> None:
-    from dataflowd.model.connection_changes import describe_changes
-    from dataflowd.model.errors import InvalidCredentialError, NotAllowedError
 
     if target is not None and target != binding.target:
         raise NotAllowedError(
@@ -243,14 +239,12 @@ def _require_target(connection: psycopg.Connection, binding: Binding, target: st
 
 
 def _changes(connection: psycopg.Connection, datasetid: str) -> list[Change]:
-    from dataflowd.model.connection_changes import Change
 
     found = call("connection_changes", datasetid=datasetid, jobid=None).send(connection)
     return [Change(**row) for row in found]
 
 
 def _explained(connection: psycopg.Connection, datasetid: str, error: DataflowError) -> str:
-    from dataflowd.model.connection_changes import describe_changes
 
     return ", ".join(filter(None, (error.message, describe_changes(_changes(connection, datasetid)))))
 
@@ -275,7 +269,6 @@ def _require_own(
 def _used(rows: list[dict[str, Any]]) -> list[str]:
     """The keys that values are sealed with. A value that is not sealed properly is reported when its turn comes."""
     from dataflowd.host.seal import keyid_of
-    from dataflowd.model.errors import InvalidCredentialError
 
     found = []
     for row in rows:
@@ -285,7 +278,6 @@ def _used(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _require_new_is_trusted(settings: Settings) -> None:
-    from dataflowd.model.errors import NotAllowedError
 
     if settings.trusted_keys:
         raise NotAllowedError(
@@ -300,7 +292,6 @@ def _made(
     """Writes the key to the file first and to the database second, so that no password is sealed with a lost key."""
     from dataflowd.host import keyfile
     from dataflowd.host import seal as sealing
-    from dataflowd.model.errors import NotAllowedError
 
     source = keyfile.KeySource.of(settings)
     path = source.file
@@ -374,7 +365,6 @@ def _password(dataset: str) -> str:
 
 
 def _asked(*, twice: bool = False) -> str:
-    from dataflowd.model.errors import InvalidCredentialError
 
     if not sys.stdin.isatty():
         raise InvalidCredentialError(

@@ -6,6 +6,7 @@ import signal
 import sys
 from typing import NoReturn
 
+from dataflowd.cli.output import run
 from dataflowd.host import withheld
 
 # Python turns Ctrl-C into KeyboardInterrupt by itself.
@@ -16,8 +17,7 @@ INTERRUPTED = 130  # as dataflowd.model.errors.EXIT has it, which may not be imp
 def main() -> None:
     withheld.keep()
     try:
-        from dataflowd.cli.app import app
-        from dataflowd.cli.output import run
+        from dataflowd.cli.app import app  # noqa: PLC0415 - Ctrl-C while it is imported has no traceback
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

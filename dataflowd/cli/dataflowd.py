@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import sys
-from pathlib import Path
+from dataclasses import asdict
+from pathlib import Path  # noqa: TC003 - Typer reads the types of options at run time
 from typing import Annotated
 
 import typer
 
-from dataflowd.cli.output import columns, run, say, say_json, show_version
+from dataflowd.cli import options  # noqa: TC001 - Typer reads the types of options at run time
+from dataflowd.cli.output import columns, run, say, say_json
 from dataflowd.host import withheld
+from dataflowd.model.masking import printable
 
 PATIENCE = "1m"  # that --once has for retries
 
@@ -32,12 +36,8 @@ def main() -> None:
 @app.callback()
 def root(
     context: typer.Context,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings file; default: the user's, then the system's.")
-    ] = None,
-    version: Annotated[  # noqa: ARG001 - its callback does the work
-        bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version.")
-    ] = False,
+    config: options.Config = None,
+    version: options.Version = False,  # noqa: ARG001 - its callback does the work
 ) -> None:
     context.obj = config
 
@@ -103,8 +103,6 @@ def run_demo(
 
     It takes about a minute, starts anew each time, and touches no database that is configured. The database stays for a look.
     """
-    import shlex
-
     from dataflowd.cli.demo import story
     from dataflowd.cli.demo.place import Place, default_directory
     from dataflowd.host.settings import CONFIG_VARIABLE, load
@@ -127,10 +125,7 @@ def show_config(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show every setting, its value, where it came from and what it means. Secrets are masked."""
-    from dataclasses import asdict
-
     from dataflowd.host.settings import describe, load
-    from dataflowd.model.masking import printable
 
     described = describe(load(context.obj))
     if as_json:

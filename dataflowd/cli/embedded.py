@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dataflowd.cli.ask import call, connected
+from dataflowd.cli.output import columns, say, say_json
 from dataflowd.cli.setup import settings_of
+from dataflowd.model.errors import DataflowError, NotAllowedError, NotFoundError, SchemaMismatchError
+from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
     import psycopg
@@ -33,7 +38,6 @@ def register(app: typer.Typer) -> None:
 
 def start(context: typer.Context) -> None:
     """Start the server, which other commands do by themselves when they need it. Prints its DSN."""
-    from dataflowd.cli.output import say
     from dataflowd.database import db
 
     say(db.dsn(_settings(context)))
@@ -41,7 +45,6 @@ def start(context: typer.Context) -> None:
 
 def stop(context: typer.Context) -> None:
     """Stop the server and disconnect its clients. The data stays; the next command, or a running daemon, starts it again."""
-    from dataflowd.cli.output import say
     from dataflowd.host.embedded import postgres
 
     data_dir = _settings(context).data_dir
@@ -58,9 +61,6 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say whether the server runs, and where. Starts nothing."""
-    from dataclasses import asdict
-
-    from dataflowd.cli.output import columns, say, say_json
     from dataflowd.host.embedded import postgres
 
     found = postgres.status(_settings(context).data_dir)
@@ -75,9 +75,9 @@ def psql(context: typer.Context) -> None:
     """Open psql on the embedded database; arguments go to psql: `dataflowctl embedded psql -c 'SELECT 1'`."""
     from dataflowd.cli.maintain import open_psql
     from dataflowd.database import db
-    from dataflowd.host.embedded import postgres
+    from dataflowd.host.embedded import programs
 
-    open_psql(str(postgres.binary("psql")), db.dsn(_settings(context)), context.args, {})
+    open_psql(str(programs.binary("psql")), db.dsn(_settings(context)), context.args, {})
 
 
 def copy(
@@ -89,9 +89,7 @@ def copy(
     First: stop the daemons, let DATAFLOW_DSN name an empty database, dataflowctl init. It is copied whole, or not at all; the embedded
     database stays as it is. Private keys, data and flows are files: they stay where they are.
     """
-    from dataflowd.cli.output import say, say_json
     from dataflowd.database import db, move
-    from dataflowd.model.plural import counted
 
     settings = settings_of(context)
     embedded = _source(settings)
@@ -110,7 +108,6 @@ def copy(
 def _source(settings: Settings) -> Settings:
     """The address of the embedded database while DATAFLOW_DSN names another one."""
     from dataflowd.host.embedded import postgres
-    from dataflowd.model.errors import NotAllowedError, NotFoundError
 
     if settings.dsn is None:
         raise NotAllowedError(
@@ -128,7 +125,6 @@ def _source(settings: Settings) -> Settings:
 
 def _require_schemas(source: psycopg.Connection, target: psycopg.Connection) -> None:
     from dataflowd.database import migrate
-    from dataflowd.model.errors import NotAllowedError, SchemaMismatchError
 
     here, there = ((one.info.host, one.info.port, one.info.dbname) for one in (source, target))
     if here == there:
@@ -147,9 +143,6 @@ def _require_schemas(source: psycopg.Connection, target: psycopg.Connection) -> 
 
 def _alive(context: typer.Context) -> list[str]:
     """Daemons that use the embedded database; none if it has no schema."""
-    from dataflowd.cli.ask import call, connected
-    from dataflowd.model.errors import DataflowError
-
     try:
         with connected(context) as connection:
             found = call("status", jobid=None, ignored=[]).send(connection)[0]["overview"]["daemons"]
@@ -160,8 +153,6 @@ def _alive(context: typer.Context) -> list[str]:
 
 def _settings(context: typer.Context) -> Settings:
     """The settings. Refuses if a DSN is configured: then nothing uses the embedded database."""
-    from dataflowd.model.errors import NotAllowedError
-
     settings = settings_of(context)
     if settings.dsn is not None:
         raise NotAllowedError(

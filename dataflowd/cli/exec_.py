@@ -1,4 +1,4 @@
-"""The environment of a job, for a person: exec executes any command in that environment, env shows it."""
+"""The environment of a job, for a person: exec executes any command in it (exec_process.py), env shows it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from dataflowd.cli.foreground import (
 from dataflowd.cli.output import say
 from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import as_json, cell
+from dataflowd.model.errors import NotAllowedError
+from dataflowd.model.masking import MASK
 
 if TYPE_CHECKING:
     from dataflowd.flow import Flow, Job
@@ -65,7 +67,7 @@ def exec_(  # noqa: PLR0913
     require_here(context, job)
     if not publish:
         [row] = ask(context, call("preview_order", jobid=job, dataid=dataid), explained=explained)
-        from dataflowd.cli.aside import execute
+        from dataflowd.cli.exec_process import execute
 
         raise typer.Exit(execute(settings_of(context), row["document"], job, dataid, words))
     from dataflowd.flow.loaded import Declared
@@ -102,21 +104,11 @@ def env(
     Examples:
     dataflowctl env load 2026-01-31
     """
+    from dataflowd.cli.exec_process import previewed
     from dataflowd.flow import script_variables
-    from dataflowd.model.masking import MASK
-    from dataflowd.model.work_order import Order
 
     [row] = ask(context, call("preview_order", jobid=job, dataid=dataid), explained=explained)
-    told = {
-        "attempt": 0,
-        "jobid": job,
-        "dataid": dataid,
-        "tag": "",
-        "kind": "command",
-        "code": "",
-        "directory": "",
-    }
-    order = Order.parse(row["document"] | told)
+    order = previewed(row["document"], job, dataid)
     secrets = script_variables.password_variables(order)
     sealed = {script_variables.variable(dataset.name, "encryptedpass") for dataset in secrets.values()}
     found = script_variables.variables(order) | dict.fromkeys([*secrets, *sealed], MASK)
@@ -129,8 +121,6 @@ def env(
 
 def _require_asked(flow: Flow, job: Job, dataid: str) -> None:
     """Raises if checks would be left out: only the datasets' checks on the number of rows are judged for a command."""
-    from dataflowd.model.errors import NotAllowedError
-
     custom = ["custom"] if job.custom_checks else []
     inside = [check for output in job.outputs for check in flow.checks_inside(job, output)]
     if unasked := sorted({*job.checks, *custom, *inside}):

@@ -18,6 +18,8 @@ from dataflowd.cli.ask import ask, call, connected, explain
 from dataflowd.cli.output import JobOutput, say
 from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import as_json, cell, confirm, first_line
+from dataflowd.model.errors import EXIT, InvalidPathError, InvalidValueError, NotAllowedError, NotFoundError
+from dataflowd.model.faults import AttemptError
 from dataflowd.model.plural import agreeing
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ class Foreground:
     ended: list[dict[str, Any]] = field(default_factory=list)
 
     def run(self, context: typer.Context, job: str, wanted: Wanted, words: Sequence[str] = ()) -> None:
-        from dataflowd.model.errors import NotAllowedError
 
         settings, declared = _prepared(context, job, wanted.jobid)
         _, known = declared.job(wanted.jobid)
@@ -76,8 +77,6 @@ class Foreground:
 
     def end(self) -> None:
         """Prints the result and sets the exit status. If one run failed for one of the five questions, that question's status."""
-        from dataflowd.model.errors import EXIT
-
         if self.json:
             as_json(self.ended)
         failed = [one for one in self.ended if one["outcome"] != "DONE"]
@@ -99,8 +98,6 @@ def confirm_force(  # noqa: PLR0913
     reason: str | None = None,
 ) -> None:
     """Shows which questions are answered no, and asks. If the setting production is on, --i-know is needed, too."""
-    from dataflowd.model.errors import NotAllowedError
-
     asked = call("five_questions", jobid=jobid, dataid=dataid)
     if explained:
         explain(
@@ -133,8 +130,6 @@ def confirm_force(  # noqa: PLR0913
 
 def jobid_of(context: typer.Context, job: str) -> str:
     """Returns the job. For a script: the job whose command names it; if no flow names the script, the job of the same name."""
-    from dataflowd.model.errors import InvalidValueError, NotFoundError
-
     if "/" not in job:
         return job
     script = Path(job)
@@ -154,7 +149,6 @@ def _prepared(context: typer.Context, job: str, jobid: str) -> tuple[Settings, D
     job; but a flow file that names the script is used.
     """
     from dataflowd.flow.loaded import Declared, needs_spark
-    from dataflowd.model.errors import NotAllowedError, NotFoundError
 
     settings = foreground_settings(context)
     declared = Declared(settings)
@@ -245,8 +239,6 @@ def _naming(declared: Declared, script: Path) -> list[str]:
 
 def require_here(context: typer.Context, jobid: str) -> None:
     """Raises if a dataset of the job belongs to another environment: it is neither read nor written here, not even by force."""
-    from dataflowd.model.errors import InvalidPathError
-
     environment = settings_of(context).environment
     with connected(context) as connection:
         [row] = call("bound_elsewhere", jobid=jobid, environment=environment).send(connection)
@@ -256,8 +248,6 @@ def require_here(context: typer.Context, jobid: str) -> None:
 
 def declared_here(context: typer.Context, declared: Declared, jobid: str) -> tuple[Flow, Job] | None:
     """Returns the job, or the job that it was created like, as a flow file of this host declares it; None: no file does."""
-    from dataflowd.model.errors import NotFoundError
-
     if not declared.is_known(jobid):
         with connected(context) as connection:
             [code] = call("code_of", jobid=jobid).send(connection)
@@ -269,7 +259,6 @@ def declared_here(context: typer.Context, declared: Declared, jobid: str) -> tup
 
 
 def require_yes(context: typer.Context, jobid: str, dataid: str) -> None:
-    from dataflowd.model.faults import AttemptError
 
     with connected(context) as connection:
         answers = call("five_questions", jobid=jobid, dataid=dataid).send(connection)
@@ -282,9 +271,6 @@ def require_yes(context: typer.Context, jobid: str, dataid: str) -> None:
 
 def nothing(context: typer.Context, jobid: str, dataid: str | None) -> Exception:
     """Returns why nothing was run: the question that keeps most runs of the job, or that the job has no runs."""
-    from dataflowd.model.errors import EXIT
-    from dataflowd.model.faults import AttemptError
-
     if dataid is not None:
         require_yes(context, jobid, dataid)
     with connected(context) as connection:

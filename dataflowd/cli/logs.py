@@ -12,7 +12,9 @@ import typer
 from dataflowd.cli import options
 from dataflowd.cli.ask import ask, call
 from dataflowd.cli.output import JobOutput, say
+from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import first_line
+from dataflowd.model.errors import NotAllowedError, NotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,9 +52,6 @@ def logs(  # noqa: PLR0913
     dataflowctl logs clean_orders 2026-01-31 --follow
     dataflowctl logs clean_orders 2026-01-31 --attempt 1
     """
-    from dataflowd.cli.setup import settings_of
-    from dataflowd.model.errors import NotAllowedError, NotFoundError
-
     asked = call("attempts", jobid=job, dataid=dataid)
     found = ask(context, asked, explained=explained)
     chosen = [row for row in found if attempt in (None, row["number"])] or [
@@ -78,7 +77,6 @@ def logs(  # noqa: PLR0913
 def _show(  # noqa: PLR0913 - each says which attempt is shown, or how
     context: typer.Context, job: str, dataid: str, path: Path, row: Row, *, follow: bool
 ) -> None:
-    from dataflowd.model.errors import NotFoundError
 
     is_alive = row["status"] in ALIVE
     if row["started"] is None and not is_alive and row["error"] and _is_here(row) and not _has_text(path):
@@ -115,7 +113,6 @@ def _is_here(row: Row) -> bool:
 
 
 def _missing(row: Row, path: Path, job: str, dataid: str) -> Exception:
-    from dataflowd.model.errors import NotFoundError
 
     what = f"attempt {row['number']} of {job} {dataid}"
     if not _is_here(row):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +13,12 @@ from dataflowd.cli import options
 from dataflowd.cli.ask import ask, call, connected, explain
 from dataflowd.cli.embedded import PASS_THROUGH
 from dataflowd.cli.output import say
+from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import Progress, as_json, confirm, preview, sign_of_life
+from dataflowd.model import formats
+from dataflowd.model.errors import DataflowError, NotAllowedError
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.identifiers import DATAID, NAME
 from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
@@ -116,13 +124,11 @@ def _tell(job: str, rows: list[Row], removed: list[Row], tables: Mapping[str, in
 
 def _written(context: typer.Context, connection: psycopg.Connection, job: str, rows: list[Row]) -> list[Row]:
     from dataflowd.cli.gc import written
-    from dataflowd.cli.setup import settings_of
 
     return written(connection, settings_of(context), job, {row["dataid"] for row in rows})
 
 
 def _tables(connection: psycopg.Connection, job: str) -> list[Dataset]:
-    from dataflowd.model import formats
     from dataflowd.model.work_order import Dataset
 
     places = [Dataset.parse(row["dataset"]) for row in call("delete_places", jobid=job).send(connection)]
@@ -143,13 +149,8 @@ def _delete_with_rows(  # noqa: PLR0913, PLR0917 - all that is needed to reach b
     Then the rows go, in their own database. Then the consent is committed. Whatever fails in between, a chunk has lost
     its rows at most, and its ledger says so: who reads it is refused.
     """
-    from contextlib import suppress
-
-    from dataflowd.cli.setup import settings_of
     from dataflowd.host import passwords
     from dataflowd.host.keyfile import KeySource
-    from dataflowd.model.errors import DataflowError
-    from dataflowd.model.faults import AttemptError
     from dataflowd.storage.tables import writing
 
     settings = settings_of(context)
@@ -184,8 +185,6 @@ def _delete_some(
     import psycopg
 
     from dataflowd.database import db
-    from dataflowd.model.errors import NotAllowedError
-    from dataflowd.model.faults import AttemptError
     from dataflowd.storage.tables import writing
 
     removed: dict[str, int] = {}
@@ -229,11 +228,8 @@ def _both(*remedies: str) -> str:
 def _remove_files(
     context: typer.Context, connection: psycopg.Connection, job: str, dataids: list[str]
 ) -> list[Row]:
-    import shutil
 
     from dataflowd.cli.gc import remove_deleted
-    from dataflowd.cli.setup import settings_of
-    from dataflowd.model.identifiers import DATAID, NAME
 
     settings = settings_of(context)
     # The database is not trusted: a name must not lead out of the directory of logs.
@@ -302,24 +298,19 @@ def rebuild(
 
 def psql(context: typer.Context) -> None:
     """Open psql on the database in use; arguments go to psql: `dataflowctl psql -c 'SELECT 1'`."""
-    import shutil
-
-    from dataflowd.cli.setup import settings_of
     from dataflowd.database import db
     from dataflowd.host import withheld
-    from dataflowd.host.embedded import postgres
+    from dataflowd.host.embedded import programs
 
     settings = settings_of(context)
     inherited = {} if settings.dsn is None else withheld.variables()
-    open_psql(shutil.which("psql") or str(postgres.binary("psql")), db.dsn(settings), context.args, inherited)
+    open_psql(shutil.which("psql") or str(programs.binary("psql")), db.dsn(settings), context.args, inherited)
 
 
 def open_psql(program: str, address: str, arguments: Sequence[str], inherited: Mapping[str, str]) -> None:
     """Replaces this process by psql. The address goes into the environment: everybody can read a command line, and `-d NAME`
     then opens another database of the same server instead of replacing the whole address.
     """
-    import os
-
     from psycopg import conninfo, pq
 
     variables = {

@@ -14,6 +14,8 @@ from typing import Annotated
 import typer
 
 from dataflowd.cli import options
+from dataflowd.cli.output import say
+from dataflowd.model.errors import NotAllowedError
 
 SCAFFOLD = Path(__file__).resolve().parent / "scaffold"
 PLACEHOLDER = "flowname"
@@ -46,8 +48,6 @@ def flow(
     dataflowctl new flow shop
     dataflowctl new flow shop --dir flows/shop
     """
-    from dataflowd.cli.output import say
-
     if not NAME.fullmatch(name):
         raise typer.BadParameter(
             f"{name!r} is not a name for a flow: use a small letter, then up to 39 small letters, digits and _"
@@ -60,14 +60,12 @@ def flow(
 
 
 def _refuse_others(target: Path) -> None:
-    from dataflowd.model.errors import NotAllowedError
 
     if target.is_symlink() or (target.exists() and not (target.is_dir() and not any(target.iterdir()))):
         raise NotAllowedError(f"{target} exists already", "choose another name, or another place with --dir")
 
 
 def _make(name: str, target: Path) -> list[str]:
-    from dataflowd.model.errors import NotAllowedError
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

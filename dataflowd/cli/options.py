@@ -12,6 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from dataflowd.cli.json_keys import KEYS, described
+from dataflowd.cli.output import show_version
+from dataflowd.model.errors import NotFoundError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -22,6 +26,13 @@ WORDS = "dataflowd.flow.command_words"  # among what a command keeps of its line
 AGE_DIGITS = 12
 AGE_MOST = timedelta(days=36_500)  # older than any of our events
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+Config = Annotated[
+    Path | None, typer.Option("--config", help="Settings file; default: the user's, then the system's.")
+]
+Version = Annotated[
+    bool, typer.Option("--version", is_eager=True, callback=show_version, help="Show the version.")
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON; the keys are listed below.")]
 Explain = Annotated[
@@ -98,8 +109,6 @@ def _age(text: str) -> timedelta | None:
 
 def content(path: Path, remedy: str) -> str:
     """The content of a file that the command line names; - is standard input."""
-    from dataflowd.model.errors import NotFoundError
-
     try:
         return sys.stdin.read() if path == STDIN else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -152,8 +161,6 @@ def add(
     kind: type[TyperCommand] | None = None,
 ) -> None:
     """Registers a command; its examples stay on lines of their own, and its help ends with the keys of its JSON."""
-    from dataflowd.cli.json_keys import KEYS, described
-
     called = name or command.__name__
     key = f"{prefix} {called}".strip()
     text = inspect.cleandoc(command.__doc__ or "").replace("\nExamples:\n", "\n\b\nExamples:\n")

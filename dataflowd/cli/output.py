@@ -16,6 +16,7 @@ import typer
 from dataflowd import __version__
 from dataflowd.host import private
 from dataflowd.model.errors import EXIT, DataflowError
+from dataflowd.model.masking import mask, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,8 +65,6 @@ def run(app: typer.Typer, name: str) -> int:
 
 def say(line: str = "") -> None:
     """Prints a line. It may hold text of a database or a job: of control characters only our own colours reach a terminal."""
-    from dataflowd.model.masking import printable
-
     parts = _COLOUR.split(line) if sys.stdout.isatty() else [line]
     parts[::2] = (printable(part, keep="\n\t") for part in parts[::2])
     sys.stdout.write("".join(parts) + "\n")
@@ -81,7 +80,6 @@ class JobOutput:
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
 
     def write(self, data: bytes) -> None:
-        from dataflowd.model.masking import printable
 
         self._stream.flush()
         if self._stream.isatty():
@@ -189,7 +187,6 @@ def _bug(error: Exception) -> int:
 
 
 def _complain(code: str, message: str, remedy: str) -> None:
-    from dataflowd.model.masking import mask, printable
 
     lines = [f"error [{code}]: {message}"] + ([f"  remedy: {remedy}"] if remedy else [])
     sys.stderr.write("".join(printable(mask(line), keep="\n") + "\n" for line in lines))

@@ -11,7 +11,7 @@ import os
 import shlex
 import time
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - Typer reads the types of options at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +21,18 @@ from dataflowd.cli.ask import ask, call, connected, explain
 from dataflowd.cli.output import say
 from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import as_json, cell, first_line, moment
+from dataflowd.model import vetting
+from dataflowd.model.attempt import told_by
+from dataflowd.model.endings import told_error
+from dataflowd.model.errors import (
+    EXIT,
+    DataflowError,
+    InvalidValueError,
+    LockedError,
+    NotAllowedError,
+    NotFoundError,
+)
+from dataflowd.model.faults import AttemptError
 
 if TYPE_CHECKING:
     import psycopg
@@ -28,7 +40,6 @@ if TYPE_CHECKING:
     from dataflowd.cli.ask import Row
     from dataflowd.engine.report import Report
     from dataflowd.host.settings import Settings
-    from dataflowd.model.errors import DataflowError
     from dataflowd.model.work_order import Order
 
 VARIABLE = "DATAFLOW_HANDLE"
@@ -205,8 +216,6 @@ def end(  # noqa: PLR0913
         why = f" {ended['code']}: {cell(first_line(ended['error']))}" if ended["outcome"] == "FAILED" else ""
         say(f"{ended['outcome']}{why}")
     if ok and ended["outcome"] == "FAILED":
-        from dataflowd.model.errors import EXIT
-
         raise typer.Exit(EXIT.get(ended["code"], EXIT["FAILED"]))
 
 
@@ -215,7 +224,6 @@ def _require_asked(context: typer.Context, jobid: str) -> None:
     from dataflowd.cli.foreground import declared_here
     from dataflowd.flow.loaded import Declared
     from dataflowd.flow.model import TOLD_BY_SCRIPTS
-    from dataflowd.model.errors import NotAllowedError
 
     found = declared_here(context, Declared(settings_of(context)), jobid)
     if found is None:
@@ -241,7 +249,6 @@ def _prepared(context: typer.Context, row: Row, lease: Any, *, passwords: bool) 
     """Returns the environment and the end of the lease. A run that this host cannot prepare ends at once as FAILED, with the reason."""
     from dataflowd.flow import script_variables
     from dataflowd.host.keyfile import KeySource
-    from dataflowd.model.errors import DataflowError
     from dataflowd.runner import script
     from dataflowd.storage import evidence
 
@@ -283,8 +290,6 @@ def _order(row: Row, base: str, settings: Settings) -> Order:
     from dataflowd.flow import agreement
     from dataflowd.flow.compose import composed, on_host
     from dataflowd.flow.loaded import Declared
-    from dataflowd.model import vetting
-    from dataflowd.model.errors import NotFoundError
     from dataflowd.model.work_order import Order
 
     identity = {name: row[name] for name in ("attempt", "number", "jobid", "dataid", "tag", "params")}
@@ -308,7 +313,6 @@ def _published(
 ) -> dict[str, Any]:
     from dataflowd.engine.publish import publish
     from dataflowd.flow.compose import told_by_own_names
-    from dataflowd.model.faults import AttemptError
 
     found = call("run_order", handle=handle).send(connection)
     if not found:
@@ -337,16 +341,12 @@ def _published(
 
 def _fault(error: DataflowError) -> dict[str, Any]:
     """Returns the fields of the error that dataflow.end_run accepts. Reason and outcome are separate parameters."""
-    from dataflowd.model.attempt import told_by
-    from dataflowd.model.endings import told_error
-
     return {name: value for name, value in told_error(error).items() if name in told_by("outside")}
 
 
 def _report(order: Order, rows: list[str], path: Path | None) -> Report:
     """Reads --rows and --report. Raises what is wrong with them to the person, who corrects it and ends the run again."""
     from dataflowd.engine.report import Reader, Report
-    from dataflowd.model.errors import NotFoundError
 
     try:
         is_there = path is None or path.is_file()
@@ -371,8 +371,6 @@ def _end(
     connection: psycopg.Connection, handle: str, outcome: str, reason: str | None, result: dict[str, Any]
 ) -> dict[str, Any]:
     """Ends the attempt in the database. Tries again for some seconds while another transaction locks its rows."""
-    from dataflowd.model.errors import LockedError
-
     known = {name: value for name, value in result.items() if value is not None}
     asked = call("end", handle=handle, outcome=outcome, reason=reason, result=known)
     for _ in range(BUSY_TRIES):
@@ -423,7 +421,6 @@ def _current(
 
 
 def _handle(given: str | None, *, explained: bool) -> str:
-    from dataflowd.model.errors import InvalidValueError
 
     found = given or os.environ.get(VARIABLE)
     if not found:
@@ -434,7 +431,6 @@ def _handle(given: str | None, *, explained: bool) -> str:
 
 
 def _lost() -> Exception:
-    from dataflowd.model.errors import NotAllowedError
 
     return NotAllowedError(
         "this attempt has lost its claim: its run was cancelled, or its lease was over and it was taken back",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as encoder
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - Typer reads the types of options at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +13,8 @@ from dataflowd.cli.ask import ask, call, connected, explain
 from dataflowd.cli.output import say
 from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import as_json, confirm, sign_of_life, table
+from dataflowd.model.errors import NotAllowedError
+from dataflowd.model.faults import AttemptError
 from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
@@ -117,7 +119,6 @@ def _split(name: str, key: str, sizes: dict[str, int | None], ids: Path | None) 
 
 
 def _keys(path: Path, width: int) -> tuple[tuple[str, ...], ...]:
-    from dataflowd.model.errors import NotAllowedError
     from dataflowd.storage.partition.plan import MOST_KEYS
 
     text = options.content(path, "give one key a line, in UTF-8")
@@ -134,8 +135,6 @@ def _keys(path: Path, width: int) -> tuple[tuple[str, ...], ...]:
 
 
 def _batches(document: dict[str, object], split: Split, settings: Settings) -> list[dict[str, Any]]:
-    from dataflowd.model.errors import NotAllowedError
-    from dataflowd.model.faults import AttemptError
     from dataflowd.model.work_order import Dataset as Described
     from dataflowd.runner import split_source
     from dataflowd.storage.partition import plan

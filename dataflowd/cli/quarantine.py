@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json as encoder
 import sys
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - Typer reads the types of options at run time
 from typing import Annotated, Any
 
 import typer
 
-from dataflowd.cli import options
+from dataflowd.cli import options, quarantine_file
 from dataflowd.cli.ask import ask, call, connected, explain, print_rows
 from dataflowd.cli.json_keys import KEYS
 from dataflowd.cli.output import JobOutput, columns, say
 from dataflowd.cli.show import as_json, cell, confirm, first_line, moment, preview, table
+from dataflowd.model.errors import NotAllowedError
 from dataflowd.model.plural import counted
 
 Item = Annotated[str, typer.Argument(metavar="ITEM", help="Key of the record in its chunk.")]
@@ -155,12 +156,10 @@ def export(  # noqa: PLR0913
     Examples:
     dataflowctl quarantine export clean_orders --output bad.csv
     """
-    from dataflowd.cli import quarantine_file as edited
-
     chosen = _format(form, output)
     asked = call("quarantine_export", jobid=job, patterns=dataid or None, resolved=resolved)
     found = ask(context, asked, explained=explained)
-    written = edited.text(found, chosen)
+    written = quarantine_file.text(found, chosen)
     if output is None:
         JobOutput(sys.stdout).write(written.encode(errors="backslashreplace"))
     else:
@@ -171,15 +170,12 @@ def export(  # noqa: PLR0913
 
 
 def _format(form: str, path: Path | None) -> Any:
-    from dataflowd.cli.quarantine_file import format_of
-
     if form not in {"", "json", "csv"}:
         raise typer.BadParameter(f"--format is json or csv, not {form}")
-    return form or ("json" if path is None or path == options.STDIN else format_of(path.name))
+    return form or ("json" if path is None or path == options.STDIN else quarantine_file.format_of(path.name))
 
 
 def _write(path: Path, text: str) -> None:
-    from dataflowd.model.errors import NotAllowedError
 
     try:
         path.write_text(text, encoding="utf-8")
@@ -293,14 +289,12 @@ def _confirm_all(  # noqa: PLR0913 - the parts of the question
 
 
 def _take_back(context: typer.Context, job: str, path: Path, form: Any, *, explained: bool) -> int:
-    from dataflowd.cli import quarantine_file as edited
-
-    lines = list(edited.parsed(options.content(path, "give an edited export, in UTF-8"), form))
+    lines = list(quarantine_file.parsed(options.content(path, "give an edited export, in UTF-8"), form))
     originals = call("quarantine_export", jobid=job, patterns=None, resolved=True)
     if explained:
         explain(originals, call("quarantine_resolve_records", jobid=job, records="[]"))
     with connected(context) as connection, connection.transaction():
-        decided = edited.resolutions(lines, originals.send(connection))
+        decided = quarantine_file.resolutions(lines, originals.send(connection))
         taken = call("quarantine_resolve_records", jobid=job, records=encoder.dumps(decided)).send(connection)
     return int(taken[0]["resolved"])
 

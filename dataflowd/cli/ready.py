@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - Typer reads the types of options at run time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +14,9 @@ from dataflowd.cli import options
 from dataflowd.cli.ask import Row, call, connected, explain
 from dataflowd.cli.output import say
 from dataflowd.cli.show import Progress, as_json, cell, confirm, preview
+from dataflowd.model.errors import NotAllowedError
+from dataflowd.model.faults import AttemptError
+from dataflowd.model.formats import TABLES
 from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
@@ -162,8 +167,6 @@ def unregister(  # noqa: PLR0913
 
 def _tell_of_tables(connection: psycopg.Connection, made_of: list[Row]) -> None:
     """Tells which rows stay in tables: unregister forgets runs, and removes no rows."""
-    from dataflowd.model.formats import TABLES
-
     found = call("datasets", retired=True).send(connection)
     tables = {row["datasetid"] for row in found if row["format"] in TABLES}
     for row in made_of:
@@ -192,8 +195,6 @@ def _preview(withdrawn: list[Row], made_of: list[Row]) -> None:
 
 def _ask_delete_or_keep(number: int, *, yes: bool) -> str:
     """Asks a person whether to delete or to keep the chunks. A script has to give --delete or --keep."""
-    from dataflowd.model.errors import NotAllowedError
-
     sys.stdout.flush()
     if yes or not sys.stdin.isatty():
         raise NotAllowedError(
@@ -233,10 +234,7 @@ def _oddities(row: Row) -> list[tuple[str, str]]:
 
 def _lies_there(location: str) -> bool:
     """Whether files are at a location. Also true for locations that this host cannot see: the runner checks them before any job code."""
-    import os
-
-    from dataflowd.host import allowed_roots
-    from dataflowd.model.faults import AttemptError
+    from dataflowd.host import allowed_roots  # noqa: PLC0415 - only for files
 
     try:
         path = allowed_roots.local_path(location)
@@ -264,8 +262,6 @@ def _register(
 
 def _note_found(connection: psycopg.Connection, dataset: str, rows: list[Row], given: int) -> None:
     """Stores the measurements of the chunks, unless `rows` has only the ends of a long list: then the first run measures each chunk."""
-    import json
-
     [how] = call("measures", datasetid=dataset).send(connection)
     if not how["is_measured"] or len(rows) < given:
         return
@@ -277,8 +273,7 @@ def _note_found(connection: psycopg.Connection, dataset: str, rows: list[Row], g
 
 def _measured(location: str | None, *, digest: bool) -> dict[str, Any] | None:
     """Measures the files at a location; None: this host cannot see them."""
-    from dataflowd.model.faults import AttemptError
-    from dataflowd.storage import found
+    from dataflowd.storage import found  # noqa: PLC0415 - slow, and only for files
 
     if location is None:
         return None

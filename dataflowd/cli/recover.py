@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dataflowd.cli import options
-from dataflowd.cli.ask import Call, call, connected, explain
+from dataflowd.cli.ask import call, connected, explain
 from dataflowd.cli.output import say
 from dataflowd.cli.show import as_json, confirm, preview, sign_of_life
 from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import psycopg
 
-    from dataflowd.cli.ask import Row
+    from dataflowd.cli.ask import Call, Row
 
 ANY = "ANY"
 
@@ -81,17 +82,19 @@ def resubmit(  # noqa: PLR0913 - each is an option of the command
         status=None if ANY in statuses else statuses,
     )
 
-    def make(*, dry_run: bool) -> Call:
-        return call("resubmit", selector=chosen, downstream=downstream, dry_run=dry_run, params=params)
-
-    _change(
-        context,
-        make,
-        Deed("resubmit", "run", "runs", ("step", "job", "dataid", "status", "code")),
-        lambda row: [row["depth"] + 1, row["jobid"], row["dataid"], row["was"], row["code"]],
-        flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
+    deed = Deed(
+        call("resubmit", selector=chosen, downstream=downstream, params=params),
+        "run",
+        {
+            "step": lambda row: row["depth"] + 1,
+            "job": "jobid",
+            "dataid": "dataid",
+            "status": "was",
+            "code": "code",
+        },
         nothing=lambda connection: _nothing_to_resubmit(connection, chosen, statuses),
     )
+    _do(context, deed, Flags(dry_run=dry_run, yes=yes, json=json, explained=explained))
 
 
 def _nothing_to_resubmit(
@@ -149,29 +152,22 @@ def accept(  # noqa: PLR0913
     dataflowctl accept clean_orders --reason 'only a log line changed'
     dataflowctl accept clean_orders --dataid '2026-01-*' --dry-run
     """
-
-    def make(*, dry_run: bool, seen: Sequence[Row] = ()) -> Call:
-        known = seen[0] if seen else {"code_hash": None, "config_hash": None}
-        return call(
-            "accept",
-            jobid=job,
-            patterns=dataid or None,
-            reason=reason,
-            with_code=known["code_hash"],
-            with_config=known["config_hash"],
-            dry_run=dry_run,
-        )
-
-    _change(
-        context,
-        make,
-        Deed("accept", "chunk", "chunks", ("dataset", "dataid", "version", "stale", "changed")),
-        lambda row: [row["datasetid"], row["dataid"], row["version"], row["because"], row["changed"]],
-        flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
+    known = {"jobid": job, "patterns": dataid or None, "reason": reason}
+    deed = Deed(
+        call("accept", **known, with_code=None, with_config=None),
+        "chunk",
+        {
+            "dataset": "datasetid",
+            "dataid": "dataid",
+            "version": "version",
+            "stale": "because",
+            "changed": "changed",
+        },
         nothing=lambda _: f"no such chunk of {job} was made by other code or configuration than it has now",
         # Accept the code that was shown: a daemon may have told the database another version meanwhile.
-        after=lambda rows: make(dry_run=False, seen=rows),
+        shown_as=lambda row: {"with_code": row["code_hash"], "with_config": row["config_hash"]},
     )
+    _do(context, deed, Flags(dry_run=dry_run, yes=yes, json=json, explained=explained))
 
 
 def hold(  # noqa: PLR0913
@@ -196,18 +192,13 @@ def hold(  # noqa: PLR0913
     dataflowctl hold clean_orders --dataid '2026-02-*'
     """
     chosen = options.selector(job=job, dataset=dataset, dataid=dataid, status=status)
-
-    def make(*, dry_run: bool) -> Call:
-        return call("hold", selector=chosen, reason=reason, dry_run=dry_run)
-
-    _change(
-        context,
-        make,
-        Deed("hold", "chunk", "chunks", ("dataset", "dataid", "status", "stops")),
-        lambda row: [row["datasetid"], row["dataid"], row["was"], row["stops"]],
-        flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
+    deed = Deed(
+        call("hold", selector=chosen, reason=reason),
+        "chunk",
+        {"dataset": "datasetid", "dataid": "dataid", "status": "was", "stops": "stops"},
         nothing=lambda _: "no such chunk, or held already",
     )
+    _do(context, deed, Flags(dry_run=dry_run, yes=yes, json=json, explained=explained))
 
 
 def release(  # noqa: PLR0913
@@ -229,18 +220,13 @@ def release(  # noqa: PLR0913
     dataflowctl release --status HOLD
     """
     chosen = options.selector(job=job, dataset=dataset, dataid=dataid, status=status)
-
-    def make(*, dry_run: bool) -> Call:
-        return call("release", selector=chosen, dry_run=dry_run)
-
-    _change(
-        context,
-        make,
-        Deed("release", "chunk", "chunks", ("dataset", "dataid", "becomes")),
-        lambda row: [row["datasetid"], row["dataid"], row["becomes"]],
-        flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
+    deed = Deed(
+        call("release", selector=chosen),
+        "chunk",
+        {"dataset": "datasetid", "dataid": "dataid", "becomes": "becomes"},
         nothing=lambda _: "no such chunk is held",
     )
+    _do(context, deed, Flags(dry_run=dry_run, yes=yes, json=json, explained=explained))
 
 
 def cancel(  # noqa: PLR0913
@@ -262,65 +248,71 @@ def cancel(  # noqa: PLR0913
     dataflowctl cancel --dataid '2026-01-*' --reason 'source is down' --yes
     """
     chosen = options.selector(job=job, dataset=dataset, dataid=dataid)
-
-    def make(*, dry_run: bool) -> Call:
-        return call("cancel", selector=chosen, reason=reason, dry_run=dry_run)
-
-    _change(
-        context,
-        make,
-        Deed("cancel", "run", "runs", ("job", "dataid", "daemon", "since")),
-        lambda row: [row["jobid"], row["dataid"], row["daemon"], row["claimed"]],
-        flags=Flags(dry_run=dry_run, yes=yes, json=json, explained=explained),
+    deed = Deed(
+        call("cancel", selector=chosen, reason=reason),
+        "run",
+        {"job": "jobid", "dataid": "dataid", "daemon": "daemon", "since": "claimed"},
         nothing=lambda _: "no such run is running",
     )
+    _do(context, deed, Flags(dry_run=dry_run, yes=yes, json=json, explained=explained))
 
 
+@dataclass(frozen=True)
 class Deed:
-    """The words for what a command does, and to what."""
+    """What a changing command does. Its name is that of the query, which takes `dry_run` beside these parameters."""
 
-    def __init__(self, verb: str, thing: str, key: str, headers: Sequence[str]) -> None:
-        self.verb, self.thing, self.key, self.headers = verb, thing, key, headers
+    call: Call
+    thing: str  # what a row is: a chunk, a run
+    columns: Mapping[str, str | Callable[[Row], Any]]  # headers, and where a row has the value
+    nothing: Callable[[psycopg.Connection], str]  # said when there is no row
+    shown_as: Callable[[Row], dict[str, Any]] = (
+        lambda _: {}
+    )  # parameters that the first row of the preview decides
+
+    def of(self, *, dry_run: bool, preview: Sequence[Row] = ()) -> Call:
+        decided = self.shown_as(preview[0]) if preview else {}
+        return call(self.call.name, **self.call.parameters | decided, dry_run=dry_run)
+
+    def table(self, rows: Sequence[Row]) -> list[list[Any]]:
+        values = self.columns.values()
+        return [[row[value] if isinstance(value, str) else value(row) for value in values] for row in rows]
+
+    def said(self, rows: Sequence[Row]) -> str:
+        return f"{self.call.name} {counted(len(rows), self.thing)}"
 
 
+@dataclass(frozen=True)
 class Flags:
     """The options that every changing command has."""
 
-    def __init__(self, *, dry_run: bool, yes: bool, json: bool, explained: bool) -> None:
-        self.dry_run, self.yes, self.json, self.explained = dry_run, yes, json, explained
+    dry_run: bool
+    yes: bool
+    json: bool
+    explained: bool
 
 
-def _change(  # noqa: PLR0913 - the whole of a changing command
-    context: typer.Context,
-    make: Callable[..., Call],
-    deed: Deed,
-    shown: Callable[[Row], list[Any]],
-    *,
-    flags: Flags,
-    nothing: Callable[[psycopg.Connection], str],
-    after: Callable[[list[Row]], Call] | None = None,
-) -> None:
-    """Shows the preview, asks, and calls the database. `after` makes the call if it depends on the rows that were shown."""
+def _do(context: typer.Context, deed: Deed, flags: Flags) -> None:
+    """Shows a preview, asks, and then does what was shown."""
     if flags.explained:
-        explain(make(dry_run=flags.dry_run))
+        explain(deed.of(dry_run=flags.dry_run))
     with connected(context) as connection:
-        rows = make(dry_run=True).send(connection)
+        rows = deed.of(dry_run=True).send(connection)
         if rows and not flags.dry_run:
             if not flags.json:
-                preview(deed.headers, [shown(row) for row in rows])
-            confirm(f"{deed.verb} {counted(len(rows), deed.thing)}?", yes=flags.yes)
-            with sign_of_life(f"{deed.verb} {counted(len(rows), deed.thing)}"):
-                rows = (after(rows) if after else make(dry_run=False)).send(connection)
-        missed = "" if rows or flags.json else nothing(connection)
+                preview(tuple(deed.columns), deed.table(rows))
+            confirm(f"{deed.said(rows)}?", yes=flags.yes)
+            with sign_of_life(deed.said(rows)):
+                rows = deed.of(dry_run=False, preview=rows).send(connection)
+        missed = "" if rows or flags.json else deed.nothing(connection)
     if flags.json:
-        as_json({"dry_run": flags.dry_run, "count": len(rows), deed.key: rows})
+        as_json({"dry_run": flags.dry_run, "count": len(rows), f"{deed.thing}s": rows})
     elif not rows:
         say(missed)
     elif flags.dry_run:
-        preview(deed.headers, [shown(row) for row in rows])
-        say(f"would {deed.verb} {counted(len(rows), deed.thing)}; nothing was changed")
+        preview(tuple(deed.columns), deed.table(rows))
+        say(f"would {deed.said(rows)}; nothing was changed")
     else:
-        say(f"{deed.verb}: {counted(len(rows), deed.thing)}")
+        say(f"{deed.call.name}: {counted(len(rows), deed.thing)}")
 
 
 def _iso(since: str | None) -> str | None:

@@ -59,7 +59,7 @@ def run(  # noqa: PLR0913 - each is an option of the command
     dataflowctl run ./load.sh -- --verbose  with a further word for the script
     dataflowctl run fetch_rates --new       of a job without inputs
     """
-    from dataflowd.daemon.state import Wanted, Which
+    from dataflowd.daemon.state import Wanted, Which  # noqa: PLC0415 - slow; `--help` does without
 
     if sum((every, dataid is not None, new)) > 1:
         raise typer.BadParameter("--all, --dataid and --new exclude each other")
@@ -104,7 +104,7 @@ def force(  # noqa: PLR0913
     Examples:
     dataflowctl force clean_orders 2026-01-31 --reason 'without returns: their feed is a week late'
     """
-    from dataflowd.daemon.state import Wanted, Which
+    from dataflowd.daemon.state import Wanted, Which  # noqa: PLC0415 - slow; `--help` does without
 
     jobid = jobid_of(context, job)
     require_here(context, jobid)

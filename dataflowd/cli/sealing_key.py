@@ -6,11 +6,14 @@ If the setting `trusted_keys` is set, it decides. Otherwise the key has to be th
 
 from __future__ import annotations
 
+import secrets
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from dataflowd.cli.ask import call
+from dataflowd.model.errors import InvalidCredentialError
+from dataflowd.model.masking import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,8 +28,6 @@ if TYPE_CHECKING:
 
 def tell(line: str) -> None:
     """Prints a line for the person to stderr; scripts read standard output."""
-    from dataflowd.model.masking import printable
-
     sys.stderr.write(printable(line) + "\n")
     sys.stderr.flush()
 
@@ -34,7 +35,6 @@ def tell(line: str) -> None:
 def offered(connection: psycopg.Connection) -> PublicKey:
     """Returns the key that the database offers; refuses a key whose id does not fit it."""
     from dataflowd.host.seal import PublicKey
-    from dataflowd.model.errors import InvalidCredentialError
 
     [row] = call("sealing_key").send(connection)
     key = PublicKey(row["suite"], bytes(row["public_key"]))
@@ -65,7 +65,6 @@ def accepted(connection: psycopg.Connection, settings: Settings, confirmed: str 
 
 
 def require_trusted(keyid: str, settings: Settings) -> None:
-    from dataflowd.model.errors import InvalidCredentialError
 
     if settings.trusted_keys and keyid not in settings.trusted_keys:
         raise InvalidCredentialError(
@@ -76,10 +75,7 @@ def require_trusted(keyid: str, settings: Settings) -> None:
 
 def require_held(key: PublicKey, ring: Ring) -> None:
     """Raises unless this host holds the private half. Seals and opens a probe, because an id alone proves nothing."""
-    import secrets
-
     from dataflowd.host.seal import Binding, seal, unseal
-    from dataflowd.model.errors import InvalidCredentialError
 
     probe, binding = secrets.token_hex(16), Binding("", None, None, None)
     if key.keyid not in ring or unseal(seal(probe, key, binding), ring, binding) != probe:
@@ -93,8 +89,6 @@ def require_held(key: PublicKey, ring: Ring) -> None:
 
 def require_newest(connection: psycopg.Connection, key: PublicKey, ring: Ring, used: Iterable[str]) -> None:
     """Raises if the offered key is older than a key in use: an old key, which may have leaked, must not come back."""
-    from dataflowd.model.errors import InvalidCredentialError
-
     order = list(ring)  # as they were added to the file
     newer = [one for one in (remembered(connection), *used) if one in order[order.index(key.keyid) + 1 :]]
     if newer:
@@ -120,7 +114,6 @@ def remember_own(connection: psycopg.Connection, keyid: str, settings: Settings)
 
 
 def require_confirmed(key: PublicKey, confirmed: str | None) -> None:
-    from dataflowd.model.errors import InvalidCredentialError
 
     if confirmed is not None and confirmed != key.keyid:
         raise InvalidCredentialError(
@@ -130,7 +123,6 @@ def require_confirmed(key: PublicKey, confirmed: str | None) -> None:
 
 
 def _require_expected(key: PublicKey, known: KnownKeys, before: str | None, held: list[str]) -> None:
-    from dataflowd.model.errors import InvalidCredentialError
 
     if before is not None:
         message = f"the database offers the key {key.keyid}, and {known.path} remembers {before}"
@@ -149,7 +141,6 @@ def _require_expected(key: PublicKey, known: KnownKeys, before: str | None, held
 def _known_keys(connection: psycopg.Connection, *, is_sure: bool) -> KnownKeys | None:
     """Returns None, with a warning, if this user has no place for known keys. Raises instead unless the key is sure to be right."""
     from dataflowd.host import known_keys
-    from dataflowd.model.errors import InvalidCredentialError
 
     try:
         return known_keys.of(connection)
@@ -161,7 +152,6 @@ def _known_keys(connection: psycopg.Connection, *, is_sure: bool) -> KnownKeys |
 
 
 def _remember(known: KnownKeys, keyid: str, *, is_sure: bool) -> None:
-    from dataflowd.model.errors import InvalidCredentialError
 
     try:
         known.remember(keyid)
@@ -176,7 +166,6 @@ def _remember(known: KnownKeys, keyid: str, *, is_sure: bool) -> None:
 def _held(settings: Settings) -> list[str]:
     """Returns the ids of the keys in this host's key file; none if this user may not read it."""
     from dataflowd.host.keyfile import KeySource
-    from dataflowd.model.errors import InvalidCredentialError
 
     with suppress(InvalidCredentialError, OSError):
         return KeySource.of(settings).keyids()

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dataflowd.cli.output import say, say_json
+from dataflowd.model.plural import counted
+
 if TYPE_CHECKING:
     from dataflowd.host.settings import Settings
 
@@ -15,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def settings_of(context: typer.Context) -> Settings:
-    from dataflowd.host.settings import load
+    from dataflowd.host.settings import load  # noqa: PLC0415 - slow; `--help` does without
 
     return load(context.obj).settings
 
@@ -25,9 +28,7 @@ def init(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Create or upgrade the schema `dataflow`. Safe to run again, and from many machines at once."""
-    from dataflowd.cli.output import say, say_json
-    from dataflowd.database import db, migrate
-    from dataflowd.model.plural import counted
+    from dataflowd.database import db, migrate  # noqa: PLC0415 - slow; `--help` does without
 
     with db.connect(settings_of(context)) as connection:
         done = migrate.init(connection)

@@ -11,6 +11,7 @@ import shutil
 import sys
 import textwrap
 import threading
+import time
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
@@ -19,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from dataflowd.cli.output import bold, coloured, columns, say, say_json
+from dataflowd.model.errors import EXIT, NotAllowedError
+from dataflowd.model.masking import mask, printable
 from dataflowd.model.plural import counted
 
 if TYPE_CHECKING:
@@ -58,8 +61,6 @@ def on_terminal() -> bool:
 
 def cell(value: Any) -> str:
     """Returns one value as a person reads it."""
-    from dataflowd.model.masking import mask, printable
-
     match value:
         case None:
             text = "-"
@@ -215,7 +216,6 @@ def json_row(row: dict[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    from dataflowd.model.masking import mask
 
     match value:
         case dict():
@@ -240,8 +240,6 @@ def preview(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 def confirm(question: str, *, yes: bool) -> None:
     """Asks on a terminal. Elsewhere nobody would answer, so the command is refused."""
-    from dataflowd.model.errors import EXIT, NotAllowedError
-
     if yes:
         return
     sys.stdout.flush()
@@ -285,14 +283,12 @@ class Progress:
     """A progress bar on stderr, on a terminal only, for work that takes longer than a second."""
 
     def __init__(self, doing: str, total: int) -> None:
-        import time
 
         self._doing, self._total, self._done = doing, max(total, 1), 0
         self._shown_from = time.monotonic() + SIGN_OF_LIFE_SECONDS
         self._is_shown = False
 
     def advance(self, steps: int) -> None:
-        import time
 
         self._done += steps
         if sys.stderr.isatty() and time.monotonic() >= self._shown_from:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as encoder
 import re
 import sys
 import time
@@ -97,7 +98,7 @@ def _codes(given: list[str]) -> list[str]:
 
 def _changes(context: typer.Context, asked: Call) -> Iterator[dict[str, Any]]:
     """Yields the overview now, and again whenever it may have changed, at most once a second."""
-    from dataflowd.database import db
+    from dataflowd.database import db  # noqa: PLC0415 - slow; `--help` does without
 
     with connected(context) as connection:
         connection.execute(db.query("status_listen"))
@@ -113,8 +114,6 @@ def _changes(context: typer.Context, asked: Call) -> Iterator[dict[str, Any]]:
 
 def _frame(found: dict[str, Any], *, json: bool) -> None:
     if json:
-        import json as encoder
-
         say(encoder.dumps(plain(found)))
     else:
         if on_terminal():

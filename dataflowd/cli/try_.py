@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,15 +16,11 @@ from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import as_json, duration, preview, sign_of_life, size, table
 from dataflowd.model.errors import EXIT
 from dataflowd.model.plural import counted
+from dataflowd.model.vetting import LONG, MOST_ROWS, MOST_SHOWN
 
 if TYPE_CHECKING:
     from dataflowd.cli.output import State
     from dataflowd.engine.trial import Tried
-
-# The limits of a work order, repeated here because importing dataflowd.model.vetting would slow every command down.
-MOST_SHOWN = 10_000
-MOST_ROWS = 2**31 - 1
-SEEDS = 2**63
 
 
 def register(app: typer.Typer) -> None:
@@ -43,9 +40,7 @@ def attempt(  # noqa: PLR0913 - each is an option of the command
     ] = None,
     seed: Annotated[
         int,
-        typer.Option(
-            min=-SEEDS, max=SEEDS - 1, help="Another seed chooses other rows; the same seed the same rows."
-        ),
+        typer.Option(min=-LONG, max=LONG - 1, help="Another seed chooses other rows."),
     ] = 0,
     shown: Annotated[
         int, typer.Option("--show", min=0, max=MOST_SHOWN, help="How many rows of each output to show.")
@@ -119,8 +114,6 @@ def _exact(value: Any) -> Any:
 
 def _only_errors() -> None:
     """Silences the log that a daemon would write about its runners, except errors."""
-    import logging
-
     import structlog
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))

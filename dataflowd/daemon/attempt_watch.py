@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import anyio
 import psycopg
 
 from dataflowd.daemon.wake import Wake
@@ -67,7 +68,7 @@ async def run(state: State) -> None:
             # The service that opens the link again logs the error.
             if was_told:
                 state.watch.wake.set()
-            await state.ending.begun.wait(EVERY_SECONDS)
+            await anyio.sleep(EVERY_SECONDS)
 
 
 async def _stop_cancelled(state: State) -> None:

@@ -2,7 +2,8 @@
 
 Every service is a module with `async def run`, and state.py lists what each of them owns. No service is expected to end: if
 one ends or raises, the daemon stops, logs why, and exits with the status of that error. Attempts run in a task group around
-that of the services, so that attempts can end, or be stopped, while the services still report to the database.
+that of the services, so that attempts can end, or be stopped, while the services still report to the database. The engine is
+opened around both: its runners outlive attempts, and all of them are dead before the daemon says farewell.
 
 Stopping: the daemon claims nothing more and waits for its attempts, at most for `drain_timeout`. Then it stops them and gives
 them back, which spends no try. It sends the last results and says farewell. A second signal ends the waiting. Every step is
@@ -43,6 +44,7 @@ from dataflowd.engine import LookingEngine, SizedEngine, WarmEngine
 from dataflowd.flow import FlowMistakesError
 from dataflowd.host import log
 from dataflowd.model.errors import EXIT, DatabaseUnreachableError, DataflowError, NotAllowedError
+from dataflowd.model.faults import first_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -83,7 +85,11 @@ async def run(
         state = assemble(current, name, engine, assignment or Assignment())
         try:
             await _register(state)
-            async with anyio.create_task_group() as attempts, anyio.create_task_group() as services:
+            async with (
+                engine.opened(),
+                anyio.create_task_group() as attempts,
+                anyio.create_task_group() as services,
+            ):
                 # The signals come before READY=1: whoever waits for it may stop the daemon at once.
                 with anyio.open_signal_receiver(*SIGNALS) as received:
                     services.start_soon(_watched, state, "signals", lambda: _signals(state, received, reload))
@@ -208,19 +214,12 @@ async def _watched(state: State, name: str, service: Callable[[], Awaitable[None
         await service()
         raise RuntimeError(f"the service {name} has ended")  # noqa: TRY301 - an end is handled as an error
     except Exception as raised:  # noqa: BLE001 - the daemon stops in order after any error
-        error = _first(raised)
+        error = first_of(raised)  # a service may be a task group itself
         if isinstance(error, DataflowError):
             _log.error("service.died", service=name, error=error.message, remedy=error.remedy)
         else:
             _log.exception("service.died", service=name)
         state.ending.die(name, error)
-
-
-def _first(error: Exception) -> Exception:
-    """The first error of a service that is a task group itself."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 async def _signals(
@@ -338,10 +337,7 @@ async def _until_empty(state: State) -> None:
 
 
 async def _farewell(state: State) -> None:
-    """Closes the engine, tells the database that this daemon has stopped, and closes the links."""
-    state.attempts.stop_all("the daemon stopped")
-    with anyio.move_on_after(STOP_SECONDS):
-        await state.engine.close()
+    """Tells the database that this daemon has stopped, and closes the links."""
     with anyio.move_on_after(FAREWELL_SECONDS):
         try:
             if state.claims.incarnation != calls.NOBODY:

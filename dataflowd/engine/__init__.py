@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from dataflowd.model.attempt import Attempt, Result
 
@@ -23,8 +24,8 @@ class Engine(Protocol):
         """Executes one attempt and returns its result; calls `on_start` when the job's own code begins."""
         ...
 
-    async def close(self) -> None:
-        """Stops the warm processes. The caller makes sure that no attempt is running any more."""
+    def opened(self) -> AbstractAsyncContextManager[None]:
+        """Attempts run inside. Owns every task of the engine; at the end, stops what is kept warm between attempts."""
         ...
 
     async def reload(self) -> None:

@@ -80,6 +80,8 @@ async def learn(
             await make(settings, java)
     except (OSError, TimeoutError) as error:
         _log.warning("classes.failed", error=str(error) or type(error).__name__)
+    except Exception:  # noqa: BLE001 - without an archive every runner works as before, only slower
+        _log.exception("classes.failed")
 
 
 async def make(settings: Settings, java: Java) -> None:

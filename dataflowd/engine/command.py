@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,20 +21,21 @@ import anyio
 import anyio.to_thread
 
 from dataflowd.engine import looks, submit
+from dataflowd.engine.ending import ending_of
 from dataflowd.engine.publish import publish
 from dataflowd.engine.report import VARIABLE, Reader
-from dataflowd.engine.script_process import FAULT_BYTES, INHERITED, Program, Said, rest, starting
+from dataflowd.engine.script_process import FAULT_BYTES, Program, Said, inherited, rest, starting
 from dataflowd.flow.compose import of_order, versions
 from dataflowd.host import lent_key, private, runner_user, scratch, supervise
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
-from dataflowd.model.endings import done, ended_by, exited
+from dataflowd.model.endings import done, exited
 from dataflowd.model.errors import DatabaseUnreachableError, DataflowError, NotAllowedError
 from dataflowd.model.faults import AttemptError, unsupervised
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Job
@@ -77,7 +78,7 @@ class CommandEngine:
             if not self._is_looked_at:
                 looks.require_none(known.order)
         except DataflowError as error:
-            return ended_by(attempt, error)
+            return ending_of(attempt, error)
         return await self.run_ordered(attempt, known.job, known.order, on_start)
 
     async def run_ordered(
@@ -85,16 +86,21 @@ class CommandEngine:
     ) -> Result:
         """Runs a script whose order the caller has composed already."""
         said = Said(on_start, lambda found: self.on_found(attempt.attempt, found))
-        with _scratch(self._settings) as directory:
-            try:
+        try:
+            with _scratch(self._settings) as directory:
                 program = replace(self._program(job, attempt.tag, directory), after=job.words)
                 result = await self._execute(attempt, order, program, directory, said)
-            except (DataflowError, OSError) as error:
-                result = ended_by(attempt, error)
+        except (DataflowError, OSError) as error:
+            result = ending_of(attempt, error)
         return of_order(result, order)
 
-    async def close(self) -> None:
-        await self._orders.close()
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._orders.close()
 
     async def reload(self) -> None:
         """Tells the database the new versions of the code, so that it knows at once which chunks are stale.
@@ -114,10 +120,8 @@ class CommandEngine:
 
     def _program(self, job: Job, tag: str, directory: Path) -> Program:
         if job.kind == "command":
-            inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
-            return Program(
-                (), tuple(job.code), inherited | runner_user.environment(self._settings.runner_user)
-            )
+            env = inherited() | runner_user.environment(self._settings.runner_user)
+            return Program((), tuple(job.code), env)
         user, master = self._settings.runner_user, self._settings.master
         if session.is_connect(master):
             env = submit.environment(master, job.spark, {}, directory, user)

@@ -6,6 +6,7 @@ It measures the control plane alone, and lets tests and rehearsals of a flow run
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from dataflowd.model.endings import done, failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractAsyncContextManager
 
     from dataflowd.model.attempt import Attempt, Result
 
@@ -33,8 +35,9 @@ class NoopEngine:
         await anyio.sleep(self.seconds)
         return self._result(attempt)
 
-    async def close(self) -> None:
-        """Has no process to stop."""
+    def opened(self) -> AbstractAsyncContextManager[None]:
+        """Nothing is warm, and there are no tasks."""
+        return nullcontext()
 
     async def reload(self) -> None:
         """Has no code to reload."""

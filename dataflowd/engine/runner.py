@@ -1,6 +1,6 @@
 """One runner process, from the daemon's side: starts it, lets it connect, sends it orders, and knows when it is gone.
 
-One task owns the process from its start to its end. The task reads the socket and the process's output and hands each
+One task owns the process from its start to its end; the caller of `start` names the task group of that task. The task reads the socket and the process's output and hands each
 message to the attempt that it belongs to. When the process has ended, the task wakes everybody who waits for a result. After
 any error in the task the same holds: first the process is killed, then everybody is woken. The task pings the runner
 regularly, and the answer needs the runner's JVM. A runner that does not answer for `runner_silence` seconds is killed.
@@ -20,7 +20,7 @@ import socket
 import sys
 import tempfile
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,15 +28,19 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from dataflowd.engine import runner_connection, submit
+from dataflowd.engine.owned_tasks import owned_tasks
 from dataflowd.host import log, private, runner_user, supervise
 from dataflowd.host import passwords as credentials
 from dataflowd.host.keyfile import KeySource
 from dataflowd.host.lent_key import lend
 from dataflowd.host.scratch import RUNNER
+from dataflowd.model.faults import first_of
 from dataflowd.runner import session, submitted, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+
+    from anyio.abc import TaskGroup
 
     from dataflowd.host.settings import Settings
 
@@ -81,17 +85,19 @@ class Runner:
         self._pong = asyncio.Event()  # replaced after each pong
         self._silence: float | None = None
         self._failure: Exception | None = None
-        # `kill` cancels this scope, not the task: a second cancellation of the task would break off its clean-up.
         self._scope = anyio.CancelScope()
-        self._task: asyncio.Task[None] | None = None
+        self._is_started = False
 
     @property
     def pid(self) -> int | None:
         return self._child.pid if self._child else None
 
-    def start(self, settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str]) -> None:
-        """Starts the process and returns at once. `ready` waits until its Spark has started."""
-        self._task = asyncio.get_running_loop().create_task(self._live(settings, spark, variables))
+    def start(
+        self, tasks: TaskGroup, settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str]
+    ) -> None:
+        """Starts the process in a task of `tasks`, and returns at once. `ready` waits until its Spark has started."""
+        self._is_started = True
+        tasks.start_soon(self._live, settings, spark, variables)
 
     async def ready(self) -> bool:
         """Waits until Spark has started. Returns False if the runner died instead."""
@@ -141,10 +147,9 @@ class Runner:
         """Sends SIGTERM, then SIGKILL, to all processes of the runner's session; returns when they are gone."""
         self.is_retired = True
         with anyio.CancelScope(shield=True):
-            if self._task is not None:
+            if self._is_started:
                 self._scope.cancel()
                 await self.ended.wait()
-                await self._task
 
     async def _live(self, settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str]) -> None:
         log.leave_attempt()
@@ -152,7 +157,7 @@ class Runner:
             with self._scope, _place(settings) as (directory, listener):
                 await self._supervise(settings, spark, variables, directory, listener)
         except Exception as error:  # noqa: BLE001 - after any error those who wait have to learn of the end
-            self._failure = _first(error)
+            self._failure = first_of(error)
             _log.exception("runner.failed", pid=self.pid)
         finally:
             self.is_retired = True
@@ -274,6 +279,17 @@ class Runner:
                 pass
 
 
+@asynccontextmanager
+async def started_alone(
+    settings: Settings, spark: Mapping[str, str], variables: Mapping[str, str], *, reuse: int = 2
+) -> AsyncIterator[Runner]:
+    """A runner outside the pool, for one question. However the block ends, the runner is dead afterwards."""
+    runner = Runner(("alone",), reuse=reuse, slots=1)
+    async with owned_tasks(runner.kill) as tasks:
+        runner.start(tasks, settings, spark, variables)
+        yield runner
+
+
 async def _first_of(*events: asyncio.Event) -> None:
     async with anyio.create_task_group() as group:
 
@@ -283,12 +299,6 @@ async def _first_of(*events: asyncio.Event) -> None:
 
         for event in events:
             group.start_soon(wait, event)
-
-
-def _first(error: Exception) -> Exception:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 @contextmanager

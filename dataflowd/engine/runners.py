@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 
 from dataflowd.engine import Room, class_archive
+from dataflowd.engine.owned_tasks import owned_tasks
 from dataflowd.engine.runner import Runner
 from dataflowd.flow import codehash
 from dataflowd.flow.compose import environment, readable, references
@@ -31,6 +32,8 @@ from dataflowd.runner import session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
+
+    from anyio.abc import TaskGroup
 
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.loaded import Declared
@@ -69,9 +72,9 @@ class Runners:
         self._submitted = 0
         self._changed = asyncio.Condition()
         self._java: java.Java | None = None
-        self._learning: asyncio.Task[None] | None = None
+        self._is_learning = False
         self._bare_starts = 0
-        self._sweeper: asyncio.Task[None] | None = None
+        self._tasks: TaskGroup  # of `opened`
 
     @property
     def _settings(self) -> Settings:
@@ -80,13 +83,14 @@ class Runners:
     def all(self) -> list[Runner]:
         return list(self._runners)
 
-    async def close(self) -> None:
-        for task in (self._sweeper, self._learning):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-        self._sweeper = None
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Owns the tasks of all runners. At the end every runner is dead."""
+        async with owned_tasks(self._stop_all) as self._tasks:
+            self._tasks.start_soon(self._sweep_while_any)
+            yield
+
+    async def _stop_all(self) -> None:
         async with anyio.create_task_group() as group:
             for runner in self._runners:
                 group.start_soon(runner.stop)
@@ -197,7 +201,7 @@ class Runners:
                 chosen = Runner(key, reuse=reuse, slots=1 if alone else slots)
                 chosen.is_retired = alone
                 spark, variables = self._with_java(job)
-                chosen.start(self._settings, spark, environment(flow, variables))
+                chosen.start(self._tasks, self._settings, spark, environment(flow, variables))
                 self._runners.append(chosen)
                 self._engine.on_room()  # a new runner with several slots has room for more attempts
             if chosen is not None:
@@ -225,11 +229,11 @@ class Runners:
         path = class_archive.archive(self._settings, self._java)
         if not path.exists():
             self._bare_starts += 1
-            if self._learning is None:
-                learn = class_archive.learn(
-                    self._settings, self._java, self._is_busy, lambda: self._bare_starts
+            if not self._is_learning:
+                self._is_learning = True
+                self._tasks.start_soon(
+                    class_archive.learn, self._settings, self._java, self._is_busy, lambda: self._bare_starts
                 )
-                self._learning = asyncio.get_running_loop().create_task(learn)
         return class_archive.applied(job.spark, path), java.environment(self._java)
 
     def _is_busy(self) -> bool:
@@ -281,8 +285,6 @@ class Runners:
         is_used_up = runner.is_retired or runner.served >= runner.reuse or self._is_aged(runner)
         if runner.load == 0 and is_used_up:
             await self._drop(runner)
-        if self._sweeper is None or self._sweeper.done():
-            self._sweeper = asyncio.get_running_loop().create_task(self._sweep_while_any())
         await self._tell_changed()
 
     async def _drop(self, runner: Runner) -> None:
@@ -299,10 +301,14 @@ class Runners:
             await self._tell_changed()
 
     async def _sweep_while_any(self) -> None:
-        log.leave_attempt()
-        while self._runners:
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: bool(self._runners))
             await anyio.sleep(SWEEP_SECONDS)
-            await self._sweep()
+            try:
+                await self._sweep()
+            except Exception:  # noqa: BLE001 - an error here must not end the attempts in the other runners
+                _log.exception("runners.unswept")
 
     async def _sweep(self) -> None:
         now = time.monotonic()

@@ -16,13 +16,18 @@ from typing import TYPE_CHECKING, Any
 from dataflowd.model.faults import AttemptError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from dataflowd.host.keyfile import KeySource
     from dataflowd.model.work_order import Order
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "HOME")
 FAULT_BYTES = 65536
+
+
+def inherited(names: Iterable[str] = INHERITED) -> dict[str, str]:
+    """What a process gets of this one's environment: these variables, and nothing else."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ An attempt is cancelled by its tag first; if it has not ended after CANCEL_SECON
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +16,19 @@ import anyio
 
 from dataflowd.engine import Room, looks
 from dataflowd.engine.command import log_path
+from dataflowd.engine.ending import ending_of
 from dataflowd.engine.runner import Pending, Runner
 from dataflowd.engine.runners import Runners
 from dataflowd.flow.compose import of_order
 from dataflowd.flow.graph import SCRIPTS
 from dataflowd.host import log, supervise
 from dataflowd.model.attempt import Result, told_by
-from dataflowd.model.endings import ended_by, failed, returned
+from dataflowd.model.endings import failed, returned
 from dataflowd.model.errors import DataflowError
 from dataflowd.model.faults import unsupervised
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
 
     from dataflowd.engine.command import CommandEngine
     from dataflowd.engine.orders import Orders
@@ -83,7 +84,7 @@ class SparkEngine:
             looked = await self._run(attempt, flow, job, looks.order_of(order, made), _nothing)
             return looks.combined(made, looked)
         except (DataflowError, OSError) as error:
-            return ended_by(attempt, error)
+            return ending_of(attempt, error)
 
     async def _run(
         self, attempt: Attempt, flow: Flow, job: Job, order: Order, on_start: Callable[[], None]
@@ -100,10 +101,10 @@ class SparkEngine:
         async with self._runners.place_of_one(attempt):
             return await self._commands.run_ordered(attempt, job, order, on_start)
 
-    async def close(self) -> None:
-        await self._runners.close()
-        await self._commands.close()
-        await self._orders.close()
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        async with self._commands.opened(), self._runners.opened():
+            yield
 
     async def reload(self) -> None:
         await self._runners.retire()

@@ -7,11 +7,11 @@ the INHERITED variables are passed on.
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dataflowd.engine.script_process import inherited
 from dataflowd.host import runner_user
 from dataflowd.model.errors import NotAllowedError
 from dataflowd.runner import protection
@@ -64,9 +64,8 @@ def client_words(application: Sequence[str]) -> tuple[str, ...]:
 def environment(
     master: str, spark: Mapping[str, str], java: Mapping[str, str], directory: Path, user: str
 ) -> dict[str, str]:
-    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     return (
-        inherited
+        inherited(INHERITED)
         | dict(java)
         | runner_user.environment(user)
         | protection.variables(master)

@@ -12,23 +12,17 @@ optimising compiler of the JVM does not pay, so a trial switches it off, unless 
 
 from __future__ import annotations
 
-import shutil
-import signal
-import tempfile
 import time
 import uuid
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
-
 from dataflowd.engine import class_archive
-from dataflowd.engine.runner import Pending, Runner
+from dataflowd.engine.runner import Pending, Runner, started_alone
 from dataflowd.flow import agreement
 from dataflowd.flow.compose import composed, environment
-from dataflowd.host import scratch, supervise
+from dataflowd.host import scratch
 from dataflowd.host.embedded import java
 from dataflowd.host.keyfile import KeySource
 from dataflowd.model import formats
@@ -38,6 +32,7 @@ from dataflowd.runner.session import JAVA_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.loaded import Declared
@@ -47,7 +42,6 @@ if TYPE_CHECKING:
 MASTER = "local[*]"
 QUICK_START = "-XX:TieredStopAtLevel=1"
 ATTEMPT = 0
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass
@@ -120,17 +114,7 @@ async def run(
     settings: Settings, flow: Flow, job: Job, make_order: Callable[[Path], Order], say: Callable[[str], None]
 ) -> Tried:
     """Starts a runner, sends it the order, and waits for the end. Removes runner and directory also when it is cancelled."""
-    scratch.remove(settings)
-    runner = Runner(("try",), reuse=2, slots=1)
-    # Signals wait while the directory is made, so that each of them arrives where the directory is removed.
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        directory = supervise.own_directory(Path(tempfile.gettempdir()), scratch.TRIAL)
-    except BaseException:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        raise
-    try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with scratch.own_temporary(settings, scratch.TRIAL) as directory:
         order = make_order(directory / "output")
         local = settings.model_copy(
             update={
@@ -146,12 +130,8 @@ async def run(
         found = java.find(settings)
         quick = {**job.spark, JAVA_OPTIONS: f"{QUICK_START} {job.spark.get(JAVA_OPTIONS, '')}".strip()}
         spark = class_archive.applied(quick, class_archive.archive(settings, found))
-        runner.start(local, spark, environment(flow, java.environment(found)))
-        return await _execute(runner, order, say)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await runner.kill()
-            shutil.rmtree(directory, ignore_errors=True)
+        async with started_alone(local, spark, environment(flow, java.environment(found))) as runner:
+            return await _execute(runner, order, say)
 
 
 async def _execute(runner: Runner, order: Order, say: Callable[[str], None]) -> Tried:
@@ -170,9 +150,11 @@ async def _execute(runner: Runner, order: Order, say: Callable[[str], None]) -> 
         await pending.ended.wait()
     moments.append(("end", time.monotonic()))
     if pending.result is None:
-        how = runner.exit
-        said = f"the runner died: {how}\n{how.tail}" if how else "the runner could not be started"
-        raise AttemptError("RUNNER_DIED", said.rstrip(), "look at what the job does to its process")
+        if pending.failure is not None:
+            raise pending.failure
+        tail = runner.exit.tail if runner.exit else ""
+        said = f"the runner died: {runner.how}\n{tail}".rstrip()
+        raise AttemptError("RUNNER_DIED", said, "look at what the job does to its process")
     steps = pairwise(moments)
     seconds = {name: round(after - began, 2) for (name, began), (_, after) in steps if name != "publish"}
     return Tried(pending.result, seconds)

@@ -18,7 +18,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dataflowd.flow import reach
-from dataflowd.flow.module_parts import drop_docstrings, imported_names
+from dataflowd.flow.module_names import imported_names
+from dataflowd.flow.module_parts import drop_docstrings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

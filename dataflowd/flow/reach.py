@@ -12,10 +12,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataflowd.flow.module_parts import Chain, Module, Target, Uses, analysed, imported_by
+from dataflowd.flow.module_parts import Module, Uses, analysed, imported_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from dataflowd.flow.module_names import Chain, Target
 
 _NOT_CODE = {"__pycache__", "node_modules", "site-packages"}
 _VIRTUAL = "pyvenv.cfg"

@@ -1,6 +1,6 @@
 """Removes directories that killed programs left behind. The name of a directory tells which process made it.
 
-A runner, a command, a trial and a split of files each work in a directory of their own (supervise.own_directory), and
+A runner, a command, a trial, a split of files and the Spark of a job's tests each work in a directory of their own (supervise.own_directory), and
 remove it when they end, also when a signal ends them. After kill -9 or the loss of the host it stays. A daemon removes
 such leftovers when it starts and at each collection; so do `dataflowctl try`, `partition create` and `gc`.
 
@@ -37,7 +37,9 @@ RUNNER = "runner"
 COMMAND = "command"
 TRIAL = "dataflowd-try"
 SPLIT = "dataflowd-split"
-PREFIXES = (RUNNER, COMMAND, TRIAL, SPLIT)
+REHEARSAL = "dataflowd-spark"
+PREFIXES = (RUNNER, COMMAND, TRIAL, SPLIT, REHEARSAL)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 END_SECONDS = 5.0
 POLL_SECONDS = 0.02
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -73,6 +75,27 @@ def remove(settings: Settings) -> list[Path]:
         for left in leftovers(place, owners(settings))
         if _removed(left)
     ]
+
+
+@contextmanager
+def own_temporary(settings: Settings, prefix: str) -> Iterator[Path]:
+    """A temporary directory of this program, which is gone at the end, also when a signal ends the program.
+
+    Removes the leftovers of other programs first. `prefix`: one of PREFIXES.
+    """
+    remove(settings)
+    # Signals wait while the directory is made, so that each of them arrives where the directory is removed.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        directory = supervise.own_directory(Path(tempfile.gettempdir()), prefix)
+    except BaseException:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        raise
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def places(settings: Settings) -> list[Path]:

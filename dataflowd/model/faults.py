@@ -26,13 +26,19 @@ def node_of(error: BaseException) -> str | None:
 
 def unsupervised(error: Exception) -> AttemptError:
     """The daemon failed to hear or watch a process of the job's."""
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
+    found = first_of(error)
     return AttemptError(
         "ENGINE_FAILED",
-        f"the process could not be supervised any longer, and was stopped: {type(error).__name__}: {error}",
+        f"the process could not be supervised any longer, and was stopped: {type(found).__name__}: {found}",
         "look into the daemon's log",
     )
+
+
+def first_of(error: Exception) -> Exception:
+    """The first error of a task group, which raises its errors as a group; any other error as it is."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 class AttemptError(DataflowError):

@@ -26,9 +26,9 @@ REMEDY = "see who writes to the control database; `dataflowctl apply` declares t
 CONNECTION_TEXTS = ("hostname", "database", "schemaname", "tablename", "username", "encryptedpass")
 
 FROM_DATABASE = frozenset({"inputs", "outputs", "resolved", "forced", "params", "replay"})
-_MOST_SHOWN = 10_000
-_MOST_ROWS = 2**31 - 1
-_LONG = 2**63
+MOST_SHOWN = 10_000
+MOST_ROWS = 2**31 - 1
+LONG = 2**63
 _PORTS = range(1, 65536)
 _TAG = re.compile(r"[A-Za-z0-9_.-]{0,100}")
 _TRIAL = frozenset({"share", "rows", "seed", "shown"})
@@ -44,7 +44,7 @@ def order(document: Any) -> None:
     _require(isinstance(document, dict), "is no object")
     _texts(document, DEPTH)
     for name in ("attempt", "number"):
-        _require(_is_within(document.get(name, 1), 0, _LONG), f"has at {name} {document.get(name)!r:.100}")
+        _require(_is_within(document.get(name, 1), 0, LONG), f"has at {name} {document.get(name)!r:.100}")
     tag = document["tag"]
     _require(isinstance(tag, str) and _TAG.fullmatch(tag), f"has the tag {tag!r:.100}")
     _require(isinstance(document.get("forced", False), bool), "is neither forced nor not")
@@ -72,7 +72,7 @@ def _replay(replay: Any) -> None:
     if replay is None:
         return
     for name in ("attempt", "version", "rows", "dropped", "aside"):
-        _require(_is_within(replay[name], 0, _LONG), f"replays with {name} {replay[name]!r:.100}")
+        _require(_is_within(replay[name], 0, LONG), f"replays with {name} {replay[name]!r:.100}")
     _require(isinstance(replay["columns"], str), "replays rows without columns")
     for name in replay["inputs"]:
         _name(name)
@@ -111,10 +111,10 @@ def _trial(trial: Any) -> None:
     share, rows = trial.get("share"), trial.get("rows")
     is_share = isinstance(share, _NUMBER) and not isinstance(share, bool) and math.isfinite(share)
     _require(share is None or (is_share and 0 < share <= 1), f"tries the share {share!r:.100}")
-    _require(rows is None or _is_within(rows, 1, _MOST_ROWS + 1), f"tries {rows!r:.100} rows")
+    _require(rows is None or _is_within(rows, 1, MOST_ROWS + 1), f"tries {rows!r:.100} rows")
     seed, shown = trial.get("seed", 0), trial.get("shown", 0)
-    _require(_is_within(seed, -_LONG, _LONG), f"has the seed {seed!r:.100}")
-    _require(_is_within(shown, 0, _MOST_SHOWN + 1), f"shows {shown!r:.100} rows")
+    _require(_is_within(seed, -LONG, LONG), f"has the seed {seed!r:.100}")
+    _require(_is_within(shown, 0, MOST_SHOWN + 1), f"shows {shown!r:.100} rows")
 
 
 def _dataset(called: str, dataset: dict[str, Any]) -> None:

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,14 +13,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from dataflowd.flow import load as load_checked
 from dataflowd.flow.compose import with_checks
+from dataflowd.host import scratch
+from dataflowd.host.settings import load
 from dataflowd.model import formats
 from dataflowd.model.faults import AttemptError
 from dataflowd.model.plural import counted
 from dataflowd.model.work_order import Chunk, Dataset, Input, Order, Output
-from dataflowd.runner import execute, protection
+from dataflowd.runner import execute
 from dataflowd.runner.explain import fault
-from dataflowd.runner.session import NOISY_LOGGERS, end
+from dataflowd.runner.own_spark import own_spark
+from dataflowd.runner.session import NOISY_LOGGERS
 from dataflowd.sdk.context import Context
 from dataflowd.storage import files, stored_columns
 
@@ -35,15 +37,6 @@ if TYPE_CHECKING:
     from dataflowd.flow.model import Dataset as Declared
 
 
-SPARK_VARIABLES = (
-    "JAVA_HOME",
-    "PYSPARK_PYTHON",
-    "SPARK_LOCAL_DIRS",
-    "PYSPARK_GATEWAY_PORT",
-    "PYSPARK_GATEWAY_SECRET",
-)
-
-
 @contextmanager
 def local_spark(cores: int = 2) -> Iterator[SparkSession]:
     """Starts a small Spark, which leaves no files behind. If this process has a Spark already, uses it and leaves it running."""
@@ -53,20 +46,14 @@ def local_spark(cores: int = 2) -> Iterator[SparkSession]:
     if running is not None:
         yield running
         return
-    with TemporaryDirectory(prefix="dataflowd-spark-") as scratch, _kept_environment():
-        session = _started(cores, scratch)
-        try:
-            yield session
-        finally:
-            end(session)
+    few = {"spark.sql.shuffle.partitions": "2"}
+    with own_spark(load().settings, str(cores), scratch.REHEARSAL, few) as session:
+        yield session
 
 
 def load_flow(path: Path) -> Flow:
     """Loads a flow file with this host's settings and checks it completely."""
-    from dataflowd import flow  # noqa: PLC0415
-    from dataflowd.host.settings import load  # noqa: PLC0415
-
-    return flow.load(path, load().settings)
+    return load_checked(path, load().settings)
 
 
 @dataclass
@@ -229,45 +216,3 @@ def _dataset(name: str, declared: Mapping[str, Declared]) -> Dataset:
 
 def _in_memory(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.createDataFrame(frame.collect(), frame.schema)
-
-
-@contextmanager
-def _kept_environment() -> Iterator[None]:
-    """Restores the environment variables that Spark needs or sets."""
-    before = {name: os.environ.get(name) for name in SPARK_VARIABLES}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
-
-
-def _started(cores: int, scratch: str) -> SparkSession:
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
-    from dataflowd.host.embedded import java  # noqa: PLC0415
-    from dataflowd.host.settings import load  # noqa: PLC0415
-    from dataflowd.runner import session as runner_session  # noqa: PLC0415
-
-    found = java.find(load().settings.model_copy(update={"data_dir": Path(scratch)}))
-    os.environ |= java.environment(found) | {
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_DIRS": f"{scratch}/local",
-    }
-    conf = protection.LOCAL | {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": f"{scratch}/warehouse",
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
-    }
-    runner_session.make_loggers()
-    builder: Any = SparkSession.builder.master(f"local[{cores}]").appName("dataflowd tests")
-    for name, value in conf.items():
-        builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
-    return session

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from psycopg import IsolationLevel
 
-from dataflowd.host import allowed_roots, passwords, scratch, supervise
-from dataflowd.host.embedded import java
+from dataflowd.host import allowed_roots, passwords, scratch
 from dataflowd.host.keyfile import KeySource
 from dataflowd.model import formats
 from dataflowd.model.errors import NotAllowedError
-from dataflowd.runner import session
+from dataflowd.runner.own_spark import own_spark
 from dataflowd.storage.partition.files import FileSource
 from dataflowd.storage.partition.table import TableSource
 from dataflowd.storage.tables import catalog
@@ -68,15 +63,5 @@ def _opened_files(dataset: Dataset, columns: Sequence[str], settings: Settings) 
         )
     allowed_roots.check(location, settings.effective_allowed_roots)
     allowed_roots.check_below(location, settings.effective_allowed_roots)
-    os.environ.update(java.environment(java.find(settings)))
-    scratch.remove(settings)
-    own = supervise.own_directory(Path(tempfile.gettempdir()), scratch.SPLIT)
-    try:
-        quiet = {"spark.log.level": "ERROR"}
-        spark = session.start(session.configuration(quiet, "local[*]", str(own), scratch.SPLIT))
-        try:
-            yield FileSource(spark, dataset, location, columns)
-        finally:
-            spark.stop()
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
+    with own_spark(settings, "*", scratch.SPLIT) as spark:
+        yield FileSource(spark, dataset, location, columns)

@@ -1,4 +1,5 @@
--- The story of a run: what happened to it, what happened around it at the same time, and what it waited for.
+-- All that happened to a run, in order: its own events, those around it at the same time, and what it waited for. why_then.sql reads the same
+-- events, and answers the five questions for one moment.
 
 -- The story of a chunk that no job makes: by whom it was registered, held or withdrawn, and what was declared of its dataset meanwhile.
 CREATE OR REPLACE FUNCTION dataflow._chunk_history(of_dataset text, of_dataid text) RETURNS TABLE (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from psycopg import conninfo
 
-from dataflowd.host.embedded import postgres
+from dataflowd.host.embedded import programs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def commits_per_s(dsn: str, script: Path, seconds: int) -> float:
     address = conninfo.conninfo_to_dict(dsn)
     ended = subprocess.run(
         [
-            str(postgres.binary("pgbench")),
+            str(programs.binary("pgbench")),
             *("--no-vacuum", f"--file={script}"),
             *(f"--client={CLIENTS}", f"--jobs={PROCESSES}", f"--time={seconds}"),
             *("-h", str(address["host"]), "-p", str(address["port"])),

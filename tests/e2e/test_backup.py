@@ -13,7 +13,7 @@ from psycopg import conninfo
 
 from dataflowd import flow
 from dataflowd.database import migrate
-from dataflowd.host.embedded import postgres
+from dataflowd.host.embedded import programs
 from tests import readme
 from tests.fix_daemon import daemons, eventually
 from tests.fix_postgres import TEST_SERVER_SETTINGS, running_server
@@ -44,7 +44,7 @@ def _statuses(connection: psycopg.Connection) -> dict[str, str]:
 
 def _type(command: str, directory: Path, **env: str) -> str:
     """Runs a command of the page, with the programs of the embedded Postgres on PATH, and returns its output."""
-    path = f"{postgres.binary('pg_dump').parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{programs.binary('pg_dump').parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euc", command],
         cwd=directory,

@@ -6,13 +6,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import anyio
+import psycopg
 import pytest
 from pydantic import SecretStr
 
 import dataflowd.flow
+from dataflowd.engine import orders as orders_of_engine
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
@@ -20,6 +22,7 @@ from dataflowd.flow.loaded import Declared
 from dataflowd.host.settings import Current
 from dataflowd.model.attempt import Attempt
 from dataflowd.model.endings import ENDINGS
+from dataflowd.model.errors import DataflowError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,6 +71,19 @@ FILES = {
     "code.sh": "#!/bin/sh\nexit 0\n",
 }
 JOBS = ("python", "sql", "command", "submit")
+# The order of one job cannot be made, as where what it reads is damaged.
+UNREADABLE: LiteralString = """
+CREATE SCHEMA readable;
+GRANT USAGE ON SCHEMA readable TO PUBLIC;
+ALTER FUNCTION dataflow._order(text, text, jsonb) SET SCHEMA readable;
+CREATE FUNCTION dataflow._order(jobid text, dataid text, inputs jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF jobid = 'sql' THEN
+        RAISE 'nobody can read it' USING ERRCODE = 'SQLSTATE_OF_THE_TEST';
+    END IF;
+    RETURN readable._order(jobid, dataid, inputs);
+END $$
+"""
 KNOWN = {(ending.outcome, ending.code, ending.retry) for ending in ENDINGS}
 
 
@@ -148,6 +164,18 @@ def stop_database(site: Site) -> None:
     site.settings = site.settings.model_copy(update={"dsn": SecretStr("host=localhost port=1 dbname=none")})
 
 
+def spoil_log(site: Site) -> None:
+    """No log can be written: a file is in the place of its directory."""
+    (site.directory / "log").touch()
+    site.settings = site.settings.model_copy(update={"log_dir": site.directory / "log"})
+
+
+def spoil_spool(site: Site) -> None:
+    """No script can have a directory of its own."""
+    site.settings.data_dir.mkdir(exist_ok=True)
+    (site.settings.data_dir / "run").touch()
+
+
 def remove_java(site: Site) -> None:
     site.settings = site.settings.model_copy(update={"java_home": site.directory / "no_java"})
 
@@ -158,6 +186,8 @@ def remove_java(site: Site) -> None:
         (spoil_code, "FAILED", "INVALID_CODE", JOBS),
         (move_input, "FAILED", "INVALID_ORDER", JOBS),
         (forget_job, "FAILED", "NOT_FOUND", JOBS),
+        (spoil_log, "FAILED", "CANNOT_START", JOBS),
+        (spoil_spool, "FAILED", "CANNOT_START", ("command", "submit")),
         (remove_java, "FAILED", "EMBEDDED_FAILED", ("python", "sql", "submit")),
         (lose_claim, "RETURNED", None, JOBS),
         (stop_database, "RETURNED", None, JOBS),
@@ -178,10 +208,23 @@ async def _run(engine: Engine, attempt: Attempt) -> Result:
     def on_start() -> None:
         pytest.fail("the job's code must not begin")
 
-    try:
+    async with engine.opened():
         return await engine.run(attempt, on_start)
-    finally:
-        await engine.close()
+
+
+async def test_an_error_of_the_host_is_logged_with_its_traceback_on_every_road(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil_log(site)
+    for job in JOBS:
+        for engine in site.engines(job):
+            capsys.readouterr()
+            await _run(engine, site.attempts[job])
+            said = capsys.readouterr().err
+            [event] = [line for line in said.splitlines() if "attempt.cannot_start" in line]
+            assert f"job={job}" in event
+            assert "dataid=1" in event
+            assert "NotADirectoryError" in said.partition(event)[2]
 
 
 class CountingOrders(Orders):
@@ -211,3 +254,30 @@ async def test_attempts_that_were_claimed_together_get_their_orders_in_one_call(
     }
     # The code version of each job is reported once, and not again with the next attempt.
     assert sorted(orders.asked) == ["code_versions"] * len(JOBS) + ["work_orders"]
+
+
+@pytest.mark.parametrize("sqlstate", ["53200", "22023"])  # the server may be able to later; it never will
+async def test_an_order_that_cannot_be_read_returns_none_of_those_that_were_claimed_with_it(
+    site: Site, monkeypatch: pytest.MonkeyPatch, sqlstate: LiteralString
+) -> None:
+    monkeypatch.setattr(orders_of_engine, "AGAIN_SECONDS", 0.0)
+    site.world.connection.execute(UNREADABLE.replace("SQLSTATE_OF_THE_TEST", sqlstate))
+    orders = Orders(Current(site.settings))
+    found: dict[str, int] = {}
+    failures: dict[str, Exception] = {}
+
+    async def one(job: str) -> None:
+        try:
+            found[job] = (await orders.ordered(site.attempts[job], site.declared)).order.attempt
+        except (DataflowError, psycopg.Error) as error:
+            failures[job] = error
+
+    try:
+        async with anyio.create_task_group() as group:
+            for job in JOBS:
+                group.start_soon(one, job)
+    finally:
+        await orders.close()
+    assert failures.keys() == {"sql"}, failures
+    assert "nobody can read it" in str(failures["sql"])
+    assert found == {job: site.attempts[job].attempt for job in JOBS if job != "sql"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from dataflowd.engine.runner import Pending, Runner
+from dataflowd.engine.runner import Pending, started_alone
 from dataflowd.host.embedded import java
 from dataflowd.model.work_order import Dataset, Order, Output
 from dataflowd.runner import protection
@@ -79,8 +79,7 @@ async def test_a_cluster_that_authenticates_is_used_and_its_secret_not_shown(
         allowed_roots=(str(tmp_path),),
     )
     lines: list[str] = []
-    runner = Runner(("test",), reuse=2, slots=1)
-    pending = runner.pending[order.attempt] = Pending(lambda message: lines.append(message.get("line", "")))
+    pending = Pending(lambda message: lines.append(message.get("line", "")))
     with ExitStack() as stack:
         classes = "org.apache.spark.deploy"
         stack.enter_context(
@@ -93,14 +92,13 @@ async def test_a_cluster_that_authenticates_is_used_and_its_secret_not_shown(
         )
         _says(log, "Successfully registered with master")
         memory = {"spark.driver.memory": "600m", "spark.executor.memory": "512m"}
-        runner.start(settings, memory, found | {"PYTHONPATH": str(tmp_path)})
-        try:
-            with anyio.fail_after(PATIENCE_SECONDS):
+        variables = found | {"PYTHONPATH": str(tmp_path)}
+        with anyio.fail_after(PATIENCE_SECONDS):
+            async with started_alone(settings, memory, variables) as runner:
+                runner.pending[order.attempt] = pending
                 assert await runner.ready(), runner.how
                 await runner.send({"type": "order", "order": order.document()})
                 await pending.ended.wait()
-        finally:
-            await runner.kill()
     assert pending.result is not None
     assert pending.result["outcome"] == "DONE", pending.result["error"]
     assert "authenticated true true" in lines

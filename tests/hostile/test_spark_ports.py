@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import anyio
 import pytest
 
-from dataflowd.engine.runner import Pending, Runner
+from dataflowd.engine.runner import Pending, started_alone
 from dataflowd.flow import load
 from dataflowd.flow.compose import environment
 from dataflowd.host import supervise
@@ -179,17 +179,15 @@ async def test_nobody_but_the_runner_speaks_to_its_spark(
         outputs={"made": Output(dataset=Dataset(name="made"), location=str(tmp_path / "made"))},
         allowed_roots=(str(tmp_path),),
     )
-    runner = Runner(("test",), reuse=reuse, slots=1)
     heard = anyio.Event()
 
     def on_message(message: dict[str, Any]) -> None:
         if message.get("line") == TOLD:
             heard.set()
 
-    pending = runner.pending[order.attempt] = Pending(on_message)
     variables = environment(load(code / "flow.toml", settings), java.environment(java.find(settings)))
-    runner.start(settings, OPEN, variables)
-    try:
+    async with started_alone(settings, OPEN, variables, reuse=reuse) as runner:
+        pending = runner.pending[order.attempt] = Pending(on_message)
         with anyio.fail_after(PATIENCE_SECONDS):
             assert await runner.ready(), runner.how
             await runner.send({"type": "order", "order": order.document()})
@@ -203,8 +201,6 @@ async def test_nobody_but_the_runner_speaks_to_its_spark(
             await pending.ended.wait()
         assert pending.result is not None
         assert pending.result["outcome"] == "DONE"
-    finally:
-        await runner.kill()
 
 
 def attack(pids: list[int], told: Mapping[str, object], directory: Path) -> None:

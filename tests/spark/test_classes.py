@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dataflowd.engine import class_archive
-from dataflowd.engine.runner import Runner
+from dataflowd.engine.runner import started_alone
 from dataflowd.host import supervise
 from dataflowd.host.embedded import java
 from dataflowd.runner.session import JAVA_OPTIONS
@@ -40,15 +40,11 @@ def _mapped(pid: int) -> str:
 
 async def _maps(settings: Settings, found: Java, reuse: int) -> str:
     """The memory maps of all processes of a runner after its Spark has started."""
-    runner = Runner(("test",), reuse=reuse, slots=1)
     spark = class_archive.applied(SPARK, class_archive.archive(settings, found))
-    runner.start(settings, spark, java.environment(found))
-    try:
+    async with started_alone(settings, spark, java.environment(found), reuse=reuse) as runner:
         assert await runner.ready(), runner.how
         assert runner.pid is not None
         return "".join(map(_mapped, [runner.pid, *supervise.alive_in_session(runner.pid)]))
-    finally:
-        await runner.kill()
 
 
 async def test_every_runner_maps_the_archive_that_was_made(

@@ -174,10 +174,8 @@ async def shop(world: World, settings: Settings) -> AsyncIterator[Shop]:
     orders = Orders(current)
     commands = CommandEngine(current, declared, orders, is_looked_at=True)
     engine = SparkEngine(current, declared, orders, commands)
-    try:
+    async with engine.opened():
         yield Shop(world, settings, engine, world.daemon())
-    finally:
-        await engine.close()
 
 
 def outputs(settings: Settings) -> list[str]:

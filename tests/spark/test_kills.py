@@ -162,10 +162,8 @@ async def shop(world: World, settings: Settings) -> AsyncIterator[Shop]:
     current = Current(settings)
     orders = Orders(current)
     engine = SparkEngine(current, declared, orders, CommandEngine(current, declared, orders))
-    try:
+    async with engine.opened():
         yield Shop(world, settings, engine)
-    finally:
-        await engine.close()
 
 
 def processes(runner: Runner) -> dict[str, list[int]]:

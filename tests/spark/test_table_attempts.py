@@ -141,11 +141,9 @@ async def loading(world: World, settings: Settings) -> AsyncIterator[Loading]:
     current = Current(settings)
     orders = Orders(current)
     engine = SparkEngine(current, declared, orders, CommandEngine(current, declared, orders))
-    try:
+    async with engine.opened():
         world.ready("raw", "s1")
         yield Loading(world, engine, world.daemon(), settings.flows[0].parent)
-    finally:
-        await engine.close()
 
 
 async def test_after_kills_and_a_lost_result_the_rows_are_there_once(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from dataflowd.host.embedded import account, postgres
+from dataflowd.host.embedded import account, postgres, programs
 from dataflowd.model.errors import EXIT, EmbeddedError
 from tests.fix_postgres import reachable_directory, run_program
 from tests.processes import IS_ROOT, needs_root, require_python_of
@@ -23,7 +23,7 @@ from tests.processes import IS_ROOT, needs_root, require_python_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-START = "import pathlib, sys; from dataflowd.host.embedded import postgres; print(postgres.ensure_running(pathlib.Path(sys.argv[1])))"
+START = "import pathlib, sys; from dataflowd.host.embedded import postgres, programs; print(postgres.ensure_running(pathlib.Path(sys.argv[1])))"
 WAIT_SECONDS = 60
 
 
@@ -84,8 +84,8 @@ def test_it_starts_on_demand_and_is_used_as_it_is_afterwards(data_dir: Path) -> 
     assert first.running
     assert first.dsn == dsn == postgres.ensure_running(data_dir)
     assert postgres.status(data_dir) == first
-    assert first.version == postgres.MAJOR
-    assert str(one(dsn, "SHOW server_version")).startswith(postgres.MAJOR)
+    assert first.version == programs.MAJOR
+    assert str(one(dsn, "SHOW server_version")).startswith(programs.MAJOR)
 
 
 def test_it_stops_and_keeps_the_data(data_dir: Path) -> None:
@@ -273,8 +273,8 @@ def test_the_log_of_a_server_that_does_not_start_is_quoted(data_dir: Path) -> No
 
 
 def test_without_the_package_it_says_what_to_install(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, postgres.PACKAGE, None)
-    postgres._site.cache_clear()
+    monkeypatch.setitem(sys.modules, programs.PACKAGE, None)
+    programs._site.cache_clear()
     with pytest.raises(EmbeddedError, match="not installed") as caught:
         postgres.ensure_running(data_dir)
     assert "DATAFLOW_DSN" in caught.value.remedy
@@ -294,8 +294,8 @@ def test_programs_that_the_account_cannot_reach_are_copied(data_dir: Path, tmp_p
     """The start does not open root's directories to the account: the test's directory keeps its mode 0700."""
     closed = tmp_path / "site"
     closed.mkdir()
-    for part in (postgres.PACKAGE, f"{postgres.PACKAGE}.libs"):
-        (closed / part).symlink_to(postgres._site() / part)
+    for part in (programs.PACKAGE, f"{programs.PACKAGE}.libs"):
+        (closed / part).symlink_to(programs._site() / part)
     tmp_path.chmod(0o700)
     environment = os.environ | {"PYTHONPATH": str(closed)}
     started = subprocess.run(

@@ -13,7 +13,7 @@ import anyio.lowlevel
 import pytest
 
 from dataflowd.engine import runner as runners
-from dataflowd.engine.runner import Runner
+from dataflowd.engine.runner import Runner, started_alone
 from dataflowd.host import supervise
 from tests.fix_postgres import reachable_directory
 
@@ -75,24 +75,60 @@ def blocked(settings: Settings) -> Iterator[Settings]:
 
 
 async def test_waiting_for_a_runner_that_cannot_start_ends_with_the_reason(blocked: Settings) -> None:
-    one = Runner(("key",), reuse=2, slots=2)
-    one.start(blocked, {}, {})
     with anyio.fail_after(10):
-        assert not await one.ready()
-        await one.stop()
+        async with started_alone(blocked, {}, {}) as one:
+            assert not await one.ready()
+            await one.stop()
     assert "File exists" in one.how
 
 
-async def test_a_runner_that_is_killed_twice_at_once_ends(settings: Settings, tmp_path: Path) -> None:
-    one = Runner(("key",), reuse=2, slots=2)
-    one.start(settings, {}, {"JAVA_HOME": str(tmp_path)})
-    while one.pid is None:
+async def pid_of(runner: Runner) -> int:
+    while runner.pid is None:
         await anyio.lowlevel.checkpoint()
-    pid = one.pid
-    first = asyncio.create_task(one.kill())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    done, _ = await asyncio.wait({first, asyncio.create_task(one.kill())}, timeout=20)
-    assert len(done) == 2
+    return runner.pid
+
+
+async def test_a_runner_that_is_killed_twice_at_once_ends(settings: Settings, tmp_path: Path) -> None:
+    async with started_alone(settings, {}, {"JAVA_HOME": str(tmp_path)}) as one:
+        pid = await pid_of(one)
+        with anyio.fail_after(20):
+            async with anyio.create_task_group() as killers:
+                killers.start_soon(one.kill)
+                await anyio.lowlevel.checkpoint()
+                await anyio.lowlevel.checkpoint()
+                killers.start_soon(one.kill)
+        assert one.ended.is_set()
+        assert supervise.started_at(pid) is None
+
+
+async def test_a_runner_is_dead_when_whoever_owns_its_task_is_cancelled(
+    settings: Settings, tmp_path: Path
+) -> None:
+    async with anyio.create_task_group() as owner:
+        one = Runner(("key",), reuse=2, slots=2)
+        one.start(owner, settings, {}, {"JAVA_HOME": str(tmp_path)})
+        pid = await pid_of(one)
+        owner.cancel_scope.cancel()
     assert one.ended.is_set()
     assert supervise.started_at(pid) is None
+    assert list((settings.data_dir / "run").iterdir()) == []
+
+
+async def test_a_runner_dies_with_the_question_that_it_was_started_for(
+    settings: Settings, tmp_path: Path
+) -> None:
+    pids = []
+
+    async def ask() -> None:
+        async with started_alone(settings, {}, {"JAVA_HOME": str(tmp_path)}) as one:
+            pids.append(await pid_of(one))
+            raise ValueError("no such question")
+
+    with pytest.raises(ValueError, match="no such question"):  # the error itself, and no group of errors
+        await ask()
+    with anyio.CancelScope() as scope:
+        async with started_alone(settings, {}, {"JAVA_HOME": str(tmp_path)}) as one:
+            pids.append(await pid_of(one))
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert [supervise.started_at(pid) for pid in pids] == [None, None]

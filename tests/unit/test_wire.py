@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from dataflowd.engine.runner import Pending, Runner
+from dataflowd.engine.runner import Pending, Runner, started_alone
 from dataflowd.runner import wire
 from dataflowd.runner.__main__ import Reporter
 
@@ -128,13 +128,9 @@ class Peers:
         """A runner whose process executes `behaviour`, with attempt 1 pending, and the messages of that attempt."""
         self._program.write_text(textwrap.dedent(PEER) + textwrap.dedent(behaviour))
         said: list[wire.Message] = []
-        runner = Runner(("key",), reuse=2, slots=1)
-        runner.pending[1] = Pending(said.append)
-        runner.start(self._settings, {}, {})
-        try:
+        async with started_alone(self._settings, {}, {}) as runner:
+            runner.pending[1] = Pending(said.append)
             yield runner, said
-        finally:
-            await runner.kill()
 
     async def result(self, behaviour: str) -> dict[str, Any] | None:
         async with self.started(behaviour) as (runner, _):

@@ -39,6 +39,11 @@ LEFT = """
     WHERE locktype = 'OUT' AND status NOT IN ('READY', 'HOLD') AND NOT (status = 'FAILED' AND code IN ('JOB_FAILED', 'CANCELLED'))
 """
 
+FACTS = "0017_facts.sql"
+LOCKS = """
+    SELECT c.relname::text, l.mode, l.granted FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+    WHERE l.pid = %s AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 DONE_BY_NEW = "SELECT count(*) FROM dataflow.attempt WHERE daemon = 'new' AND outcome = 'DONE'"
 
 
@@ -339,6 +344,41 @@ def _ready(connection: psycopg.Connection, dataid: str) -> bool:
         [dataid],
     ).fetchone()
     return found == (1,)
+
+
+def test_a_migration_that_waits_for_a_lock_has_changed_no_row_yet(server: Server) -> None:
+    """It gives the lock up soon and rolls back: what it had done before would be done again at each try."""
+    with (
+        kept(server, "0.1.0") as dsn,
+        psycopg.connect(dsn, autocommit=True) as connection,
+        psycopg.connect(dsn, autocommit=True) as upgrade,
+        psycopg.connect(dsn) as person,
+    ):
+        *before, facts = [path for path in migrate.drift(connection).missing if path.name <= FACTS]
+        for path in before:
+            migrate._apply(connection, [path])
+        connection.execute(
+            "UPDATE dataflow.attempt SET outcome = 'FAILED', code = 'JOB_FAILED', error = 'no. remedy: do it' WHERE ended IS NOT NULL"
+        )
+        person.execute("SELECT FROM dataflow.event LIMIT 1")
+        upgrading = threading.Thread(target=migrate._apply, args=(upgrade, [facts]))
+        upgrading.start()
+
+        def locks() -> set[tuple[str, str]]:
+            """What the migration has locked, at a moment at which it waits for the other one's table."""
+            rows = connection.execute(LOCKS, [upgrade.info.backend_pid]).fetchall()
+            waits = any(table == "event" and not granted for table, _, granted in rows)
+            return {(table, mode) for table, mode, granted in rows if granted} if waits else set()
+
+        try:
+            held = eventually(locks)
+        finally:
+            person.rollback()
+            upgrading.join()
+        assert ("attempt", "AccessExclusiveLock") in held
+        assert ("attempt", "RowExclusiveLock") not in held, "an UPDATE takes this lock"
+        found = connection.execute("SELECT DISTINCT remedy FROM dataflow.attempt WHERE ended IS NOT NULL")
+        assert found.fetchall() == [("do it",)]
 
 
 def test_an_upgrade_that_waits_for_an_open_transaction_blocks_nobody(

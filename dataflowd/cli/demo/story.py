@@ -271,7 +271,7 @@ def _sum_up(connection: psycopg.Connection, month: Month, seconds: float) -> Non
 
 def _show_month(connection: psycopg.Connection, month: Month) -> None:
     """Shows the month's totals, read from the location that the manifest names, as any reader does."""
-    from pyarrow import dataset
+    from pyarrow import dataset  # noqa: PLC0415 - slow; the story has begun before
 
     [chunk] = call(
         "chunks",

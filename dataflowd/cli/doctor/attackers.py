@@ -121,7 +121,7 @@ def _may_read(user: str, file: Path) -> bool:
 
 
 def _embedded_user(settings: Settings) -> str:
-    from dataflowd.host.embedded import account as embedded
+    from dataflowd.host.embedded import account as embedded  # noqa: PLC0415 - only where the embedded Postgres is asked about
 
     return _name(embedded.choose(settings.data_dir / "postgres" / "data").uid)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from dataflowd.cli.output import mark, say, say_json
+from dataflowd.model.errors import EXIT
+from dataflowd.model.masking import mask, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dataflowd.cli.doctor.checks import Finding
+    from dataflowd.cli.doctor.finding import Finding
 
 
 def register(app: typer.Typer) -> None:
@@ -38,12 +44,8 @@ def doctor(
     dataflowctl doctor --no-spark
     dataflowctl doctor --unit dataflowd
     """
-    from dataclasses import asdict
-
     from dataflowd.cli.doctor.checks import examine
-    from dataflowd.cli.output import say, say_json
     from dataflowd.host.settings import load
-    from dataflowd.model.errors import EXIT
 
     findings = []
     found = _of_unit(unit, context.obj) if unit else examine(load(context.obj), spark=spark)
@@ -66,7 +68,7 @@ def _of_unit(name: str, config: Path | None) -> Iterator[Finding]:
 
 
 def _verdict(findings: list[Finding], failed: list[str]) -> str:
-    from dataflowd.cli.doctor.checks import ROLES
+    from dataflowd.cli.doctor.database_checks import ROLES
 
     if failed:
         return f"would stop a run: {', '.join(dict.fromkeys(failed))}"
@@ -77,11 +79,6 @@ def _verdict(findings: list[Finding], failed: list[str]) -> str:
 
 def _print(finding: Finding) -> None:
     """Prints a finding at once, because the next check may take seconds."""
-    import sys
-
-    from dataflowd.cli.output import mark, say
-    from dataflowd.model.masking import mask, printable
-
     say(f"{mark(finding.state)} {finding.check:<9} {printable(mask(finding.detail))}")
     if finding.remedy:
         say(f"  remedy: {printable(finding.remedy)}")

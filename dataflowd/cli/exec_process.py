@@ -1,4 +1,4 @@
-"""Executes a command in the environment of a job, without a claim and without publishing: `dataflowctl exec`.
+"""The process that `dataflowctl exec` starts in the environment of a job, without a claim and without publishing.
 
 The command is prepared and started by the process that becomes scripts (dataflowd.runner.script), and the
 person's terminal takes the place of a log. The command writes to directories of its own, which are removed when it ends.
@@ -7,17 +7,14 @@ person's terminal takes the place of a log. The command writes to directories of
 from __future__ import annotations
 
 import getpass
-import os
-import shutil
 import subprocess
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataflowd.engine.script_process import INHERITED, Program, Said, rest, starting
+from dataflowd.engine.script_process import INHERITED, Program, Said, inherited, rest, starting
 from dataflowd.flow.compose import on_host
-from dataflowd.host import scratch, supervise
+from dataflowd.host import scratch
 from dataflowd.host.keyfile import KeySource
 from dataflowd.model.errors import NotAllowedError
 from dataflowd.model.work_order import Order
@@ -39,27 +36,20 @@ def execute(
             f"jobs run as the user {settings.runner_user} here, and this is {getpass.getuser()}",
             f"run it as that user: sudo -u {settings.runner_user} dataflowctl exec ...",
         )
-    scratch.remove(settings)
-    directory = supervise.own_directory(Path(tempfile.gettempdir()), scratch.TRIAL)
-    try:
+    with scratch.own_temporary(settings, scratch.TRIAL) as directory:
         return _execute(settings, _order(settings, document, jobid, dataid, directory), command)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+
+
+def previewed(document: dict[str, Any], jobid: str, dataid: str, **more: Any) -> Order:
+    """The order that a script of the job would get. `document` is what dataflow.preview_order returns."""
+    identity = {"attempt": 0, "jobid": jobid, "dataid": dataid, "tag": ""}
+    return Order.parse(document | identity | {"kind": "command", "code": "", "directory": ""} | more)
 
 
 def _order(settings: Settings, document: dict[str, Any], jobid: str, dataid: str, directory: Path) -> Order:
-    """`document` is what dataflow.preview_order returns. An input that is not READY has no location, as after `force`."""
-    told = {
-        "attempt": 0,
-        "jobid": jobid,
-        "dataid": dataid,
-        "tag": "",
-        "forced": True,
-        "kind": "command",
-        "code": "",
-        "directory": str(Path.cwd()),
-    }
-    order = Order.parse(document | told | on_host(settings, str(directory)))
+    """An input that is not READY has no location, as after `force`."""
+    here = {"forced": True, "directory": str(Path.cwd())} | on_host(settings, str(directory))
+    order = previewed(document, jobid, dataid, **here)
     inputs = {
         name: replace(source, chunks=tuple(chunk for chunk in source.chunks if chunk.version))
         for name, source in order.inputs.items()
@@ -72,8 +62,7 @@ def _order(settings: Settings, document: dict[str, Any], jobid: str, dataid: str
 
 
 def _execute(settings: Settings, order: Order, command: Sequence[str]) -> int:
-    env = {name: os.environ[name] for name in (*INHERITED, "TERM") if name in os.environ}
-    program = Program((), (), env, after=tuple(command))
+    program = Program((), (), inherited((*INHERITED, "TERM")), after=tuple(command))
     with starting(program.document(order, KeySource.of(settings))) as start:
         child = subprocess.Popen(start.argv, env=start.env, pass_fds=start.pass_fds)  # noqa: S603 - it becomes what a person has typed
         start.close_send()

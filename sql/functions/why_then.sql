@@ -1,4 +1,5 @@
--- The five questions about the past. For a moment at which an attempt ran, its evidence answers them. For a moment at which the run waited,
+-- Why a run did not run at a moment of the past: the five questions as they were answered then (why.sql asks them now, history.sql tells all
+-- that happened to a run). For a moment at which an attempt ran, its evidence answers them. For a moment at which the run waited,
 -- history answers them: the events of the run, of its chunks, and of what was declared. An answer that history does not know is NULL, with
 -- the reason in its detail.
 
