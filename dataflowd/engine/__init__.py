@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from dataflowd.model.attempt import Attempt, Result
 
 
 class Engine(Protocol):
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
-        """Runs one attempt to its end; calls `on_start` when the job's own code begins."""
+        """Runs one attempt to its end; calls `on_start` when the job's own code begins. Nothing else tells the daemon of the start."""
         ...
 
     async def close(self) -> None:
@@ -34,10 +34,19 @@ class Engine(Protocol):
 
 @runtime_checkable
 class InstantEngine(Protocol):
-    """An engine that needs no waiting: it is spared a task for each attempt."""
+    """An engine that needs no waiting: it is spared a task for each attempt, and a call of `on_start`."""
 
     def run_now(self, attempt: Attempt) -> Result | None:
         """The result at once; None: this attempt has to be run."""
+        ...
+
+
+@runtime_checkable
+class OrderedEngine(Protocol):
+    """An engine whose attempts need work orders. The daemon lets it take those of one claim together, before it runs any of them."""
+
+    def take_orders(self, attempts: Sequence[Attempt]) -> AsyncIterator[Attempt]:
+        """The same attempts, each with its order, or with why there is none. Raises nothing."""
         ...
 
 

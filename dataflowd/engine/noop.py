@@ -8,7 +8,6 @@ so that two runs of a test do the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import anyio
@@ -43,4 +42,4 @@ class NoopEngine:
     def _result(self, attempt: Attempt) -> Result:
         if self.failure_share and (attempt.attempt * self.failure_share) % 1 < self.failure_share:
             return failed(attempt, "NOOP_FAILED", "this share of the attempts was told to fail")
-        return done(attempt, started=datetime.now(UTC).isoformat())
+        return done(attempt)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
 from pydantic import SecretStr
 
@@ -18,16 +17,14 @@ from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
 from dataflowd.host.settings import Current
-from dataflowd.model.attempt import Attempt
 from dataflowd.model.endings import ENDINGS
+from tests.attempts import claimed, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dataflowd.engine import Engine
     from dataflowd.host.settings import Settings
-    from dataflowd.model.attempt import Result
-    from dataflowd.model.work_order import Order
+    from dataflowd.model.attempt import Attempt, Result
     from tests.fix_world import World
 
 FLOW = """
@@ -82,7 +79,7 @@ class Site:
     def directory(self) -> Path:
         return self.settings.flows[0].parent
 
-    def engines(self, job: str) -> list[Engine]:
+    def engines(self, job: str) -> list[CommandEngine | SparkEngine]:
         """Those that run such a job."""
         current = Current(self.settings)
         orders = Orders(current)
@@ -107,20 +104,7 @@ def site(world: World, settings: Settings, tmp_path: Path) -> Site:
     raw.mkdir(parents=True)
     (raw / "1.csv").write_text("1\n")
     world.ready("raw", "1")
-    claimed = world.daemon().claim(len(JOBS))
-    attempts = {
-        found.job: Attempt(
-            found.attempt,
-            str(found.token),
-            found.job,
-            found.dataid,
-            found.number,
-            found.tag,
-            found.inputs,
-            found.params,
-        )
-        for found in claimed
-    }
+    attempts = {found.job: claimed(found) for found in world.daemon().claim(len(JOBS))}
     return Site(world, current, declared, attempts)
 
 
@@ -174,14 +158,20 @@ async def test_every_kind_of_job_ends_alike(
             assert (result.outcome, result.code, result.retry) in KNOWN
 
 
-async def _run(engine: Engine, attempt: Attempt) -> Result:
+async def _run(engine: CommandEngine | SparkEngine, attempt: Attempt) -> Result:
     def on_start() -> None:
         pytest.fail("the job's code must not begin")
 
     try:
-        return await engine.run(attempt, on_start)
+        return await engine.run(await ordered(engine, attempt), on_start)
     finally:
         await engine.close()
+
+
+FAULTY_ORDER = """
+    CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''it cannot be stored''; END';
+    CREATE TRIGGER fail BEFORE INSERT ON dataflow.evidence FOR EACH ROW WHEN (NEW.attempt = {}) EXECUTE FUNCTION public.fail()
+"""
 
 
 class CountingOrders(Orders):
@@ -195,19 +185,27 @@ class CountingOrders(Orders):
 async def test_attempts_that_were_claimed_together_get_their_orders_in_one_call(site: Site) -> None:
     orders = CountingOrders(Current(site.settings))
     orders.asked = []
-    found: dict[str, Order] = {}
-
-    async def one(job: str) -> None:
-        found[job] = (await orders.ordered(site.attempts[job], site.declared)).order
-
+    attempts = list(site.attempts.values())
     try:
-        async with anyio.create_task_group() as group:
-            for job in JOBS:
-                group.start_soon(one, job)
+        for _ in range(2):
+            taken = [each async for each in orders.take(attempts)]
+            found = [(await orders.ordered(each, site.declared)).order.attempt for each in taken]
+            assert found == [attempt.attempt for attempt in attempts]
     finally:
         await orders.close()
-    assert {job: order.attempt for job, order in found.items()} == {
-        job: attempt.attempt for job, attempt in site.attempts.items()
-    }
     # What each job's code is now is told once, and not again with the next attempt.
-    assert sorted(orders.asked) == ["code_versions"] * len(JOBS) + ["work_orders"]
+    assert orders.asked == ["work_orders", *["code_versions"] * len(JOBS), "work_orders"]
+
+
+async def test_an_order_that_cannot_be_composed_keeps_no_other_attempt_of_its_claim_back(site: Site) -> None:
+    """Each order is then asked for alone, and given as soon as it is there."""
+    orders = CountingOrders(Current(site.settings))
+    orders.asked = []
+    bad, *good = site.attempts.values()
+    site.world.connection.execute(FAULTY_ORDER.format(bad.attempt))
+    try:
+        taken = [each.order async for each in orders.take([bad, *good])]
+    finally:
+        await orders.close()
+    assert [each is not None and each.failure is None for each in taken] == [False, *[True] * len(good)]
+    assert orders.asked == ["work_orders"] * (1 + len(site.attempts))

@@ -34,7 +34,7 @@ def test_an_attempt_started_when_its_code_began_and_not_when_that_was_told(pipel
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
     attempt = daemon.claim_one()
-    ago = "SELECT dataflow.started(%s, %s, %s)"
+    ago = "SELECT dataflow.began(%s, %s, %s, NULL)"
     assert daemon.connection.execute(ago, [attempt.attempt, attempt.token, 3600.0]).fetchall() == [(True,)]
     assert pipeline.value("SELECT started = claimed FROM dataflow.attempt")
     pipeline.as_framework("UPDATE dataflow.attempt SET claimed = claimed - interval '1 hour'")

@@ -194,7 +194,7 @@ def test_the_same_code_after_the_job_has_begun_is_no_answer_of_the_host(
 ) -> None:
     pipeline.ready("raw", DAY)
     attempt = alpha.claim_one()
-    pipeline.do("SELECT dataflow.started(%s, %s)", attempt.attempt, attempt.token)
+    pipeline.do("SELECT dataflow.began(%s, %s, 0, NULL)", attempt.attempt, attempt.token)
     alpha.fail(attempt, code="WRONG_DATA")
     assert "refused" not in pipeline.value("SELECT answers FROM dataflow.attempt")
     assert set(pipeline.no("clean_orders", DAY)) == {"LOCKED"}
