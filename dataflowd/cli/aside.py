@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.engine.script_process import INHERITED, Program, Said, rest, starting
-from dataflowd.flow.compose import on_host
+from dataflowd.flow.compose import vetted
 from dataflowd.host import scratch, supervise
 from dataflowd.host.keyfile import KeySource
 from dataflowd.model.errors import NotAllowedError
-from dataflowd.model.work_order import Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dataflowd.host.settings import Settings
+    from dataflowd.model.work_order import Order
 
 SIGNALLED = 128  # the exit status that shells give for it
 
@@ -59,7 +59,7 @@ def _order(settings: Settings, document: dict[str, Any], jobid: str, dataid: str
         "code": "",
         "directory": str(Path.cwd()),
     }
-    order = Order.parse(document | told | on_host(settings, str(directory)))
+    order = vetted(document, told, settings, str(directory))
     inputs = {
         name: replace(source, chunks=tuple(chunk for chunk in source.chunks if chunk.version))
         for name, source in order.inputs.items()

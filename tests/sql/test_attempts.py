@@ -44,6 +44,24 @@ def test_an_attempt_started_when_its_code_began_and_not_when_that_was_told(pipel
     )
 
 
+def test_a_result_tells_the_start_in_seconds_unless_it_was_told_before(pipeline: World) -> None:
+    """The clock of the daemon's host does not count, so that no attempt has ended before it began."""
+    pipeline.ready("raw", DAY, "2026-01-02", "2026-01-03")
+    daemon = pipeline.daemon()
+    told, short, unbegun = daemon.claim()
+    pipeline.as_framework("UPDATE dataflow.attempt SET claimed = claimed - interval '1 hour'")
+    pipeline.do("SELECT dataflow.began(%s, %s, 120, NULL)", told.attempt, told.token)
+    daemon.finish(told, short, ran=60.0)
+    daemon.fail(unbegun)
+    assert pipeline.rows(
+        "SELECT extract(epoch FROM ended - started)::int FROM dataflow.attempt ORDER BY attempt"
+    ) == [
+        (120,),
+        (60,),
+        (None,),
+    ]
+
+
 def test_what_a_restarted_daemon_ran_is_not_said_to_have_outlived_its_lease(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     first = pipeline.daemon()
