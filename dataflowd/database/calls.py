@@ -133,14 +133,12 @@ class Claims:
 
     async def finish(self, results: Sequence[tuple[Result, float | None]]) -> dict[int, Verdict]:
         """Ends attempts, each with how many seconds ago its code began (None: it did not)."""
-        documents = Jsonb(
-            [
-                result.document() if ran is None else result.document() | {"ran": ran}
-                for result, ran in results
-            ],
-            dumps=_dumps,
-        )
-        verdicts: dict[int, Verdict] = dict(await self.link.call("daemon_finish", {"results": documents}))
+        documents = [result.document() for result, _ in results]
+        for document, (_, ran) in zip(documents, results, strict=True):
+            if ran is not None:
+                document["ran"] = ran
+        told = {"results": Jsonb(documents, dumps=_dumps)}
+        verdicts: dict[int, Verdict] = dict(await self.link.call("daemon_finish", told))
         if untold := [result.attempt for result, _ in results if result.attempt not in verdicts]:
             raise answers.wrong("daemon_finish", f"says nothing of the attempt {untold[0]}")
         return verdicts
