@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 180.0  # costs nothing where all goes well, and a busy machine may need it
-PROMPT_SECONDS = 15.0  # by a notification: before any poll, and before a default lease is renewed
+PATIENCE_SECONDS = 180.0  # a busy machine may need that long; a test that passes does not wait so long
+PROMPT_SECONDS = (
+    15.0  # for reactions to a NOTIFY: shorter than the poll and than the renewal of a default lease
+)
 POLL_SECONDS = 0.02
 
 FLOW = """
@@ -75,7 +77,7 @@ class Daemon:
         return self.process.pid
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
-        """Reads what the daemon has logged since the last call: a log of thousands of runs is asked for every few milliseconds."""
+        """The events so far. Reads only new lines: tests ask every few milliseconds, and a log may have thousands of runs."""
         with self.log_path.open("rb") as log:
             log.seek(self._read)
             whole_lines = log.read().rpartition(b"\n")[0]

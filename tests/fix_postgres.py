@@ -171,7 +171,7 @@ def settings(dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setti
 
 @pytest.fixture(scope="session", autouse=True)
 def forking(request: pytest.FixtureRequest, temporary_directory: Path) -> Iterator[None]:
-    """A process that has imported `dataflowctl`, where enough tests were asked for to be worth it."""
+    """Starts a process that has imported `dataflowctl`, where enough tests are selected to be worth its start."""
     if len(request.session.items) < ENOUGH_TESTS:
         yield
         return
@@ -196,7 +196,7 @@ def run_ctl(dsn: str, settings: Settings, tmp_path: Path) -> RunCtl:
 def run_dataflowctl(
     *arguments: str, env: Mapping[str, str | None], stdin: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """What `dataflowctl` does and says, without the time that it takes to load."""
+    """Runs `dataflowctl`, if possible in a fork of a process that has loaded it already."""
     variables = _variables(env)
     if forked_ctl.can_run(env):
         return forked_ctl.run([_program("dataflowctl"), *arguments], variables, stdin)

@@ -1,4 +1,4 @@
-"""What the signals of a shell do to the tests: an interrupted session ends all that it has started.
+"""Handles the signals of a shell: an interrupted session ends all processes that it has started.
 
 SIGINT and SIGTERM interrupt the session once; while fixtures are torn down, further ones are ignored. xdist gives its processes ten
 seconds to end and sends them a second SIGINT meanwhile: what is not torn down by then is left to guard.py.

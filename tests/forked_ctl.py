@@ -29,9 +29,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 FILES = 4  # the request; standard input, output and error
 ANSWER_BYTES = 16
-# What commands import when they run. No other room: nothing of it may start threads before a fork.
+# Packages that commands import when they run. No others: importing them might start threads before a fork.
 ROOMS = ("cli", "database", "flow", "host", "model")
-STREAMS = (("r", "strict"), ("w", "strict"), ("w", "backslashreplace"))  # as the interpreter opens them
+STREAMS = (
+    ("r", "strict"),
+    ("w", "strict"),
+    ("w", "backslashreplace"),
+)  # modes and error handlers, as the interpreter opens them
 # Read once by the interpreter, when it starts.
 OF_THE_INTERPRETER = ("LANG", "LC_", "PYTHON")
 
@@ -59,7 +63,7 @@ def can_run(env: Mapping[str, str | None]) -> bool:
 
 
 def run(arguments: list[str], env: dict[str, str], stdin: str) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run would with the program, which is `arguments[0]`."""
+    """Runs the program `arguments[0]` as subprocess.run would."""
     mask = os.umask(0)
     os.umask(mask)
     request = {"arguments": arguments, "env": env, "directory": str(Path.cwd()), "umask": mask}
@@ -84,7 +88,7 @@ def run(arguments: list[str], env: dict[str, str], stdin: str) -> subprocess.Com
 
 def serve(place: Path) -> None:
     program = _program()
-    gc.freeze()  # what is there by now is never looked through again, and its pages stay shared
+    gc.freeze()  # later collections skip all present objects, so that their pages stay shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(place))

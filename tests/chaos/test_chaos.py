@@ -31,7 +31,7 @@ OUTPUTS = {"f_clean": ["f_clean", "f_odd"], "f_join": ["f_joined"]}
 
 
 @pytest.mark.alone
-def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path) -> None:
+def test_a_chaos_run_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     options = ["--seed", str(SEED), "--minutes", "0.4", "--pause", "0.25", "--report", str(report)]
     with subprocess.Popen(
@@ -208,5 +208,5 @@ BROKEN: dict[str, Callable[[History], History]] = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_each_check_sees_what_it_is_for(kind: str) -> None:
+def test_each_check_finds_its_violation(kind: str) -> None:
     assert kind in judged(BROKEN[kind](sound()))

@@ -191,7 +191,7 @@ def test_attempts_go_on_through_another_address_when_the_first_one(
     assert shop.outcomes() == ["DONE"] * 5
 
 
-def test_where_notifications_are_swallowed_it_polls_says_so_and_recovers(
+def test_without_notifications_a_daemon_polls_warns_and_recovers(
     shop: Shop, start_daemon: StartDaemon, wire: Relay
 ) -> None:
     shop.job("true")
@@ -212,7 +212,7 @@ def test_where_notifications_are_swallowed_it_polls_says_so_and_recovers(
     assert json.loads(daemon.get("/health")[1])["listener"] == "listening"
 
 
-def test_places_that_a_stopping_daemon_leaves_free_are_taken_by_another(
+def test_another_daemon_takes_the_free_places_of_a_stopping_one(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
     shop.job(f"until [ -e {tmp_path}/go-$dataid ]; do sleep 0.05; done")
@@ -449,7 +449,7 @@ def test_a_daemon_whose_name_was_taken_and_given_up_again_stops_its_attempts_and
     assert shop.outcomes()[0] in {"RETURNED", "LOST"}
 
 
-def test_a_daemon_whose_name_another_bears_ends(
+def test_a_daemon_ends_when_another_takes_its_name(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
     shop.job(gated(tmp_path))
@@ -477,7 +477,7 @@ def test_a_slow_network_slows_down_and_breaks_nothing(
     assert set(shop.outcomes()) == {"DONE"}
 
 
-def test_rows_that_somebody_holds_are_offered_again(
+def test_a_result_whose_rows_somebody_holds_is_offered_again(
     shop: Shop, start_daemon: StartDaemon, dsn: str, tmp_path: Path
 ) -> None:
     shop.job(gated(tmp_path))

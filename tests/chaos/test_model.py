@@ -12,7 +12,7 @@ from tests.chaos.model import Bounds, BrokenError, Protections, explore
 @pytest.mark.parametrize(
     "bounds", [Bounds(attempts=3, productions=2, crashes=0), Bounds(attempts=2, productions=2, crashes=1)]
 )
-def test_no_order_of_events_breaks_a_promise_and_every_state_leads_to_ready(bounds: Bounds) -> None:
+def test_every_state_is_safe_and_leads_to_ready(bounds: Bounds) -> None:
     explored = explore(bounds=bounds)
     assert explored.states > 10_000
 
@@ -30,11 +30,11 @@ def test_no_order_of_events_breaks_a_promise_and_every_state_leads_to_ready(boun
         ("returns_locked", "nothing leads to READY"),
     ],
 )
-def test_the_model_sees_what_each_protection_is_for(without: str, promise: str) -> None:
+def test_without_one_protection_the_model_finds_the_broken_property(without: str, promise: str) -> None:
     with pytest.raises(BrokenError, match=promise):
         explore(Protections(**{without: False}), Bounds(attempts=3, productions=1, crashes=0))
 
 
 def test_each_protection_has_its_test() -> None:
-    [marker] = test_the_model_sees_what_each_protection_is_for.pytestmark  # type: ignore[attr-defined]
+    [marker] = test_without_one_protection_the_model_finds_the_broken_property.pytestmark  # type: ignore[attr-defined]
     assert {without for without, _ in marker.args[1]} == {each.name for each in fields(Protections)}

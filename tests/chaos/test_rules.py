@@ -119,11 +119,11 @@ BROKEN: dict[str, Callable[[History], History]] = {
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_each_check_sees_what_it_is_for(kind: str) -> None:
+def test_each_check_finds_its_violation(kind: str) -> None:
     assert kind in judged(BROKEN[kind](sound()))
 
 
-def test_force_is_an_intent_of_its_own_and_exempt_from_what_it_is_for() -> None:
+def test_a_forced_attempt_is_an_intent_and_exempt_from_the_rules_that_force_overrides() -> None:
     history = BROKEN["published_twice"](sound())
     assert judged(with_attempt(history, replace(history.attempts[2], forced=True))) == set()
     for kind in ("wrong_inputs", "input_not_validated", "out_of_order"):
@@ -131,7 +131,7 @@ def test_force_is_an_intent_of_its_own_and_exempt_from_what_it_is_for() -> None:
         assert kind not in judged(with_attempt(history, replace(history.attempts[2], forced=True)))
 
 
-def test_what_was_deleted_is_made_anew() -> None:
+def test_a_deletion_is_an_intent() -> None:
     again = with_events(
         sound(),
         *(event(8, name, "1", "READY -") for name in MADE),
@@ -162,7 +162,7 @@ def test_a_version_is_the_one_that_was_there_at_the_claim() -> None:
         straight.read("f_trend", "5", 1, at(0))
 
 
-def test_mappings_are_what_the_documentation_says() -> None:
+def test_the_mappings_of_the_flow_are_those_of_the_documentation() -> None:
     assert shape.required(shape.SIZED, "2") == ["10", "11", "12", "13", "14"]
     assert shape.required(shape.BEFORE, "3") == ["2"]
     assert shape.required(shape.BEFORE, "0") == []
@@ -187,7 +187,7 @@ OTHER = Script(12, 2, "f_clean", "3", "/other")
 LONG = witness.TOGETHER_SECONDS * 2
 
 
-def test_two_processes_of_a_run_are_seen() -> None:
+def test_two_processes_of_a_run_are_reported() -> None:
     seen = Witness()
     seen.judge([ONE, OTHER], 100)
     assert seen.found == []  # a killed process may need a moment to end
@@ -196,7 +196,7 @@ def test_two_processes_of_a_run_are_seen() -> None:
     assert len(seen.found) == 1
 
 
-def test_a_frozen_daemon_cannot_know_and_has_a_moment_when_it_wakes() -> None:
+def test_a_frozen_daemon_is_excused_until_a_moment_after_it_wakes() -> None:
     seen = Witness()
     seen.look([(ONE.host, True)], 100)
     for second in (100, 100 + LONG, 100 + witness.SETTLE_SECONDS):
@@ -214,7 +214,7 @@ def test_runs_of_different_chunks_may_run_side_by_side() -> None:
     assert seen.found == []
 
 
-def test_a_run_that_is_fit_and_not_queued_is_forgotten_after_a_while() -> None:
+def test_a_run_that_could_run_and_is_not_queued_for_long_is_reported() -> None:
     watched = Patience()
     run = ("f_clean", "3")
     watched.judge({run}, 0)
@@ -226,7 +226,7 @@ def test_a_run_that_is_fit_and_not_queued_is_forgotten_after_a_while() -> None:
     assert [each.kind for each in watched.found] == ["forgotten"]
 
 
-def test_a_fixed_path_that_leads_elsewhere_is_seen(tmp_path: Path) -> None:
+def test_a_fixed_path_that_leads_elsewhere_is_reported(tmp_path: Path) -> None:
     old, new = (tmp_path / "f_joined" / ".attempts" / "dataid=3" / f"attempt={n}" for n in (1, 2))
     old.mkdir(parents=True)
     new.mkdir()
@@ -239,7 +239,7 @@ def test_a_fixed_path_that_leads_elsewhere_is_seen(tmp_path: Path) -> None:
     assert not remains.astray(tmp_path, [("f_joined", "3", f"file://{new}")])
 
 
-def test_a_daemon_without_a_fault_does_not_stop_its_attempts() -> None:
+def test_a_daemon_that_stops_attempts_without_a_fault_is_reported() -> None:
     line = '{"timestamp": "2026-01-01T00:01:00Z", "event": "lease.ending"}'
     moment = at(60).timestamp()
     assert list(remains.unexcused([line, "{}"], [], 12)) == [line]

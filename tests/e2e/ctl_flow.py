@@ -1,4 +1,4 @@
-"""A small flow, and a daemon played by SQL, for the tests of dataflowctl."""
+"""For the tests of dataflowctl: a small flow, and a daemon that only calls the SQL functions."""
 
 from __future__ import annotations
 

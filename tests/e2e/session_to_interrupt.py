@@ -1,4 +1,4 @@
-"""A small test session of its own, for test_interrupted_session.py: it starts servers, says so, and waits to be interrupted."""
+"""A small test session for test_interrupted_session.py: it starts servers, reports it in a file, and waits for the interruption."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 STARTED = "SESSION_TO_INTERRUPT"  # the variable that names the file for the session's temporary directory
 
 
-def test_waits(shop: Shop, start_daemon: StartDaemon, temporary_directory: Path) -> None:
+def test_starts_servers_and_waits(shop: Shop, start_daemon: StartDaemon, temporary_directory: Path) -> None:
     shop.job("true")
     start_daemon()
     with running_server(TEST_SERVER_SETTINGS):

@@ -43,7 +43,7 @@ def _statuses(connection: psycopg.Connection) -> dict[str, str]:
 
 
 def _type(command: str, directory: Path, **env: str) -> str:
-    """A command of the page, with Postgres's own programs."""
+    """Runs a command of the page, with the programs of the embedded Postgres on PATH, and returns its output."""
     path = f"{postgres.binary('pg_dump').parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euc", command],
@@ -73,7 +73,7 @@ def test_a_daemon_goes_on_from_a_backup_on_a_new_server(
         eventually(lambda: _statuses(connection).get("flying") == "RUNNING")
         for command in backup:
             _type(command, tmp_path, DATAFLOW_DSN=dsn)
-        # What happens from here on is lost with the server; its files stay.
+        # The backup does not have the rest: with the server its rows are lost, and its files stay.
         connection.execute("SELECT dataflow.ready('raw', 'later'::text)")
         eventually(lambda: _statuses(connection).get("later") == "READY")
         daemon.kill()

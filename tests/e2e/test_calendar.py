@@ -1,4 +1,4 @@
-"""The daemon's calendar while somebody has a calendar's row locked."""
+"""The calendar service of a daemon while another session has a calendar's row locked."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ HOURLY = """
 READY = "SELECT count(*) FROM dataflow.datastatus WHERE datasetid = 'hours' AND status = 'READY'"
 TICKS = "SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = 'dataflow' AND funcname = 'tick'"
 LOOKED_SECONDS = 3.0
-AT_MOST = 12  # doubled from 0.1 s on, three seconds have room for about six
+AT_MOST = 12  # pauses that double from 0.1 s on fit about six times into three seconds
 
 
 @pytest.fixture
 def counted(server: Server) -> Iterator[None]:
-    """The server counts the calls of functions."""
+    """Lets the server count the calls of functions."""
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("ALTER SYSTEM SET track_functions = 'pl'")
         connection.execute("SELECT pg_reload_conf()")
@@ -41,7 +41,7 @@ def counted(server: Server) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("counted")
-def test_a_calendar_whose_row_is_locked_is_asked_ever_later_and_made_ready_when_it_is_free(
+def test_a_locked_calendar_is_tried_at_growing_intervals_and_goes_on_when_it_is_free(
     shop: Shop, start_daemon: StartDaemon, dsn: str
 ) -> None:
     shop.job("true")
@@ -51,7 +51,7 @@ def test_a_calendar_whose_row_is_locked_is_asked_ever_later_and_made_ready_when_
         daemon = start_daemon()
         eventually(lambda: shop.value(TICKS) > 0)
         before, until = shop.value(TICKS), time.monotonic() + LOOKED_SECONDS
-        # A session tells its counts now and then: one look at the end could come too early.
+        # A session publishes its counts now and then, so that one look at the end could come too early.
         eventually(lambda: time.monotonic() > until or shop.value(TICKS) - before > AT_MOST)
         assert shop.value(TICKS) - before <= AT_MOST
         assert shop.value(READY) == 0

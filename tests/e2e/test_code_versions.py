@@ -1,4 +1,4 @@
-"""Fix and continue: what other code has made is known as stale before anything runs with the new one."""
+"""Fix and continue: chunks that older code made are listed as stale before the new code runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def code(shop: Shop, tmp_path: Path) -> Path:
 
 
 def made(world: World, dataid: str) -> None:
-    """A chunk, by the code that the database knows."""
+    """Makes a chunk with the code version that the database has."""
     world.ready("raw", dataid)
     daemon = world.daemon(f"maker-{dataid}")
     [attempt] = daemon.claim()
@@ -59,7 +59,7 @@ def stale(run_ctl: RunCtl) -> list[tuple[str, list[str]]]:
     return [(chunk["dataid"], chunk["stale"]) for chunk in asked(run_ctl, "chunks", "clean", "--stale")]
 
 
-def test_apply_tells_of_other_code_and_only_what_that_made_is_run_again(
+def test_apply_reports_changed_code_and_only_chunks_of_the_old_code_run_again(
     world: World, shop: Shop, code: Path, run_ctl: RunCtl
 ) -> None:
     ok(run_ctl("apply", str(shop.flow)))
@@ -124,7 +124,7 @@ def test_what_older_code_made_is_accepted_with_the_code_that_was_shown(
     assert run_ctl("accept", "nothing", "--yes").returncode == EXIT["NOT_FOUND"]
 
 
-def test_a_daemon_tells_of_other_code_when_it_starts_and_when_it_reloads_and_has_nothing_to_do(
+def test_an_idle_daemon_reports_changed_code_when_it_starts_and_when_it_reloads(
     world: World, shop: Shop, code: Path, start_daemon: StartDaemon, run_ctl: RunCtl
 ) -> None:
     flows.apply(world.connection, flows.load(shop.flow, shop.settings))
@@ -146,4 +146,6 @@ def test_a_daemon_tells_of_other_code_when_it_starts_and_when_it_reloads_and_has
     code_hashes = world.rows(
         "SELECT from_status, to_status FROM dataflow.event WHERE kind = 'job' AND code = 'code_hash' ORDER BY event"
     )
-    assert code_hashes[-1] == code_hashes[-2][::-1], "from the fixed code back to the first"
+    assert code_hashes[-1] == code_hashes[-2][::-1], (
+        "the last change goes from the fixed code back to the first one"
+    )

@@ -54,7 +54,7 @@ def statuses(connection: psycopg.Connection, dataset: str = "orders") -> dict[st
         ["concurrency", "0", "--now"],
     ],
 )
-def test_without_a_terminal_nobody_is_asked_and_nothing_is_done(
+def test_without_a_terminal_and_without_yes_nothing_is_done(
     daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl, arguments: list[str]
 ) -> None:
     connection.execute("SELECT dataflow.hold('totals', %s)", [DAYS[0]])
@@ -270,7 +270,7 @@ def test_ready_takes_names_ranges_and_files(
 @pytest.mark.parametrize(
     "bounds", ["2026-01-31..2026-01-01", "a..b", "1..", "2026-01..2026-01-03", "1..9999999"]
 )
-def test_a_range_that_is_none_registers_nothing(
+def test_an_invalid_range_registers_nothing(
     connection: psycopg.Connection, run_ctl: RunCtl, bounds: str
 ) -> None:
     retail(connection)
@@ -380,7 +380,7 @@ def test_psql_opens_the_database_in_use(run_ctl: RunCtl) -> None:
     assert ok(run_ctl("psql", "-Atc", "SELECT 6 * 7")) == "42\n"
 
 
-def test_a_reader_may_look_and_not_act(
+def test_a_reader_may_look_and_may_not_act(
     server: Server, dsn: str, daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
 ) -> None:
     with server.login(dsn, "dataflow_reader") as theirs:
@@ -445,6 +445,6 @@ def test_resubmit_says_why_there_is_nothing_to_do(connection: psycopg.Connection
 
 
 @pytest.mark.usefixtures("daemon")
-def test_the_reason_of_a_cancel_is_told_with_the_attempt(run_ctl: RunCtl) -> None:
+def test_the_reason_of_a_cancel_is_shown_with_the_attempt(run_ctl: RunCtl) -> None:
     ok(run_ctl("cancel", "clean_orders", "--dataid", DAYS[4], "--reason", "source is down", "--yes"))
     assert asked(run_ctl, "why", "clean_orders", DAYS[4])["detail"].endswith(": source is down")

@@ -1,4 +1,4 @@
-"""Keys and passwords as an operator handles them: nothing in the clear, nothing lost, everything repeatable."""
+"""Keys and passwords as an operator handles them: no password is stored in clear text, none is lost, and every step can be repeated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def datasets(connection: psycopg.Connection) -> list[str]:
 
 
 def opened(connection: psycopg.Connection, settings: Settings) -> dict[str, str]:
-    """What a job would open now."""
+    """The passwords that a job could open now."""
     ring = keyfile.KeySource.of(settings).ring()
     rows = connection.execute(
         "SELECT encryptedpass, datasetid, username, hostname, database, port FROM dataflow.dataset"
@@ -75,7 +75,7 @@ def test_rotation_goes_on_where_it_was_interrupted_and_keeps_every_password(
     run_ctl("key", "generate", "--suite", "x25519")
     for name in datasets:
         run_ctl("seal", name, stdin=SECRET)
-    # As if it had been killed: the new key is in the file, and the database does not know it.
+    # As after a rotation that was killed: the new key is in the file, and the database does not have it.
     keyfile.add(settings.data_dir / "key", [keyfile.line(seal.generate())])
     first = run_ctl("key", "rotate", "--json")
     assert first.returncode == 0, first.stderr
@@ -84,7 +84,7 @@ def test_rotation_goes_on_where_it_was_interrupted_and_keeps_every_password(
     assert len(done["retired"]) == 1
     assert len(keyfile.KeySource.of(settings).ring()) == 2
     assert opened(connection, settings) == dict.fromkeys(datasets, SECRET)
-    # And as if another one had been killed between two datasets.
+    # As after a rotation that was killed between two datasets.
     run_ctl("key", "generate")
     run_ctl("seal", "orders", stdin="another")
     again = json.loads(run_ctl("key", "rotate", "--json").stdout)
@@ -94,7 +94,7 @@ def test_rotation_goes_on_where_it_was_interrupted_and_keeps_every_password(
     assert len(json.loads(run_ctl("key", "list", "--all", "--json").stdout)) == 3
 
 
-def test_what_does_not_open_is_found_by_the_doctor_and_stops_a_rotation_of_nothing_else(
+def test_a_password_that_does_not_open_is_reported_and_does_not_stop_the_rotation_of_others(
     run_ctl: RunCtl, connection: psycopg.Connection, settings: Settings, datasets: list[str]
 ) -> None:
     run_ctl("key", "generate")
@@ -130,7 +130,7 @@ def test_a_key_that_somebody_slipped_into_the_database_seals_nothing(
     assert "somebody has exchanged it" in exchanged.stderr
 
 
-def test_a_protected_key_asks_the_file_for_its_passphrase(
+def test_the_passphrase_of_a_protected_key_is_read_from_its_file(
     run_ctl: RunCtl, settings: Settings, datasets: list[str]
 ) -> None:
     phrase = settings.data_dir / "passphrase"

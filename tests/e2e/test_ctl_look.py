@@ -1,4 +1,4 @@
-"""The commands that look: what they say, their JSON against the keys that their help lists, and how they look."""
+"""The commands that only look: their text, their layout, and that their JSON has the keys that the help lists."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_failures_that_are_tried_again_need_no_hand(
         assert "RETRY_LATER: it is tried again at" in why
 
 
-def test_a_run_that_waits_for_spark_is_not_said_to_run(
+def test_a_run_that_waits_for_spark_is_not_shown_as_running(
     daemon: Daemon, connection: psycopg.Connection, run_ctl: RunCtl
 ) -> None:
     limit(connection, 4)
@@ -281,7 +281,9 @@ def test_why_names_what_else_keeps_a_run(connection: psycopg.Connection, run_ctl
     ok(run_ctl("concurrency", "none", "--job", "clean_orders"))
     ok(run_ctl("concurrency", "0"))
     [question] = [q for q in asked(run_ctl, "why", "clean_orders", QUEUED)["questions"] if q["code"]]
-    assert question["remedy"] == "dataflowctl concurrency 2"  # one runs, and to wait would not help
+    assert (
+        question["remedy"] == "dataflowctl concurrency 2"
+    )  # one run is running, so that waiting would not help
     ok(run_ctl("concurrency", "3"))
     connection.execute("UPDATE dataflow.daemon SET jobs = ARRAY['roll_up']")
     assert codes() == {"NOT_SERVED"}
@@ -372,7 +374,7 @@ def test_stale_chunks_say_what_made_them_so(connection: psycopg.Connection, run_
 
 
 @pytest.mark.usefixtures("daemon")
-def test_runs_attempts_and_history_tell_one_story(run_ctl: RunCtl) -> None:
+def test_runs_attempts_and_history_agree(run_ctl: RunCtl) -> None:
     assert [run["dataid"] for run in asked(run_ctl, "runs", "clean_orders")] == [RUNNING, FAILED, DONE]
     failed = asked(run_ctl, "runs", "--failed", "--since", "1h")
     assert [(run["dataid"], run["code"]) for run in failed] == [(FAILED, "NETWORK")]
@@ -395,7 +397,7 @@ def test_runs_attempts_and_history_tell_one_story(run_ctl: RunCtl) -> None:
 
 
 @pytest.mark.usefixtures("daemon")
-def test_a_log_is_shown_where_it_lies_and_named_where_it_does_not(
+def test_a_log_on_this_host_is_shown_and_one_on_another_host_is_named(
     run_ctl: RunCtl, settings: Settings, connection: psycopg.Connection
 ) -> None:
     away = run_ctl("logs", "clean_orders", FAILED)
@@ -464,7 +466,7 @@ def test_what_is_declared_is_listed_and_its_lineage_is_a_tree(run_ctl: RunCtl) -
 
 
 @pytest.mark.usefixtures("daemon")
-def test_stats_tell_all_about_a_job(run_ctl: RunCtl) -> None:
+def test_stats_show_all_numbers_of_a_job(run_ctl: RunCtl) -> None:
     stats = asked(run_ctl, "stats", "clean_orders")
     assert stats["chunks"] == {"READY": 1, "FAILED": 1, "RUNNING": 1, "HOLD": 1}
     assert (stats["execution"]["attempts"], stats["execution"]["done"]) == (3, 1)
@@ -538,7 +540,7 @@ def test_set_aside_records_are_listed_shown_and_resolved(run_ctl: RunCtl) -> Non
 
 
 @pytest.mark.usefixtures("daemon")
-def test_whoever_resolves_all_records_is_asked_and_a_script_says_yes(run_ctl: RunCtl) -> None:
+def test_resolving_all_records_asks_unless_yes_is_given(run_ctl: RunCtl) -> None:
     every = ("clean_orders", DONE, "--all")
     unasked = run_ctl("quarantine", "resolve", *every, "--reason", "test orders")
     assert unasked.returncode == EXIT["NOT_ALLOWED"]
@@ -645,10 +647,10 @@ def test_a_reader_that_has_enough_ends_the_command_quietly(
     ],
 )
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_an_output_that_cannot_be_written_is_no_bug(
+def test_an_output_that_cannot_be_written_is_one_clear_error(
     redirection: str, status: int, said: str, unbuffered: str
 ) -> None:
-    """Whether it is noticed where it is said, or at the end."""
+    """Python notices the error at the write or, with a buffer, at the end of the program."""
     result = subprocess.run(
         ["bash", "-c", f"{CTL} --help {redirection}"],
         env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
@@ -663,7 +665,7 @@ def test_an_output_that_cannot_be_written_is_no_bug(
 def on_a_terminal(
     arguments: list[str], env: dict[str, str], columns: int, answer: str = ""
 ) -> tuple[str, int]:
-    """What the command draws on a terminal so wide, and its exit status."""
+    """What the command draws on a terminal of this width, and its exit status."""
     leader, follower = open_terminal(columns)
     ours = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     process = subprocess.Popen(
@@ -684,7 +686,7 @@ def on_a_terminal(
         drawn += block
         if (
             answer == CTRL_C and b"[y/N]" in drawn
-        ):  # this terminal controls no session: nobody makes it a signal
+        ):  # it is no controlling terminal, so that Ctrl-C sends no signal
             process.send_signal(signal.SIGINT)
             answer = ""
     os.close(leader)
@@ -745,7 +747,7 @@ def test_watch_draws_again_when_something_changes(
         assert '"limit": 3' in process.stdout.readline()
         limit(connection, 7)
         assert '"limit": 7' in process.stdout.readline()
-        # A claim and an end that queue nothing are heard of, too.
+        # A claim and a finish that queue nothing are noticed too.
         [attempt] = daemon.claim(1)
         running = json.loads(process.stdout.readline())["running"]
         daemon.finish([attempt])
@@ -758,7 +760,7 @@ def test_watch_draws_again_when_something_changes(
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["why", "x", "1"], ["chunks", "x"], ["resubmit", "--yes"]])
-def test_a_database_without_the_schema_is_told_apart_from_no_database(
+def test_a_database_without_the_schema_and_no_database_have_different_errors(
     empty_dsn: str, run_ctl: RunCtl, arguments: list[str]
 ) -> None:
     missing = run_ctl(*arguments, env={"DATAFLOW_DSN": empty_dsn})
@@ -777,7 +779,7 @@ def test_a_database_without_the_schema_is_told_apart_from_no_database(
         ({"dbname": "nowhere"}, 'database "nowhere" does not exist', "createdb"),
     ],
 )
-def test_a_server_that_refuses_a_login_has_answered(
+def test_a_refused_login_is_reported_as_the_servers_refusal(
     dsn: str, run_ctl: RunCtl, given: dict[str, str], said: str, remedy: str
 ) -> None:
     refused = run_ctl("status", env={"DATAFLOW_DSN": conninfo.make_conninfo(dsn, **given)})
@@ -843,7 +845,7 @@ def test_an_unknown_name_is_not_found_and_the_known_are_named(
         (["key", "list"], "no keys; `dataflowctl key generate` makes one"),
     ],
 )
-def test_nothing_is_said_in_a_line_and_not_as_an_empty_table(
+def test_an_empty_list_is_one_line_and_not_an_empty_table(
     connection: psycopg.Connection, run_ctl: RunCtl, arguments: list[str], expected: str
 ) -> None:
     retail(connection)
@@ -913,7 +915,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest(
         ["ready", "raw_orders", "a/b"],
     ],
 )
-def test_a_value_that_is_none_is_a_wrong_command_line(
+def test_an_invalid_value_is_a_wrong_command_line(
     connection: psycopg.Connection, run_ctl: RunCtl, arguments: list[str]
 ) -> None:
     retail(connection)

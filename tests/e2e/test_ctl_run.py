@@ -1,4 +1,4 @@
-"""A job in the foreground: the same claim, the same end, and an exit status that says how it went."""
+"""A job in the foreground: it is claimed and finished as by a daemon, and the exit status says how it ended."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_script_is_run_on_the_next_chunk_and_then_on_all_that_are_left(own: Ow
     held = own.run("run", "./load.sh", "--dataid", "12")
     assert (held.returncode, "raw/12 is HOLD: a bad feed" in held.stderr) == (14, True)
     own.connection.execute("SELECT dataflow.unregister('raw', '{12}')")
-    # The flow of this host, where there is one, says how the script is run, and makes nothing stale.
+    # If this host has a flow file, it decides how the script is run. The chunk is not stale.
     own.environment["DATAFLOW_FLOWS"] = str(own.directory / "flow.toml")
     own.ready("11")
     assert own.run("run", "load", "--dataid", "11").returncode == 0
@@ -115,17 +115,17 @@ def test_a_script_is_run_on_the_next_chunk_and_then_on_all_that_are_left(own: Ow
     assert own.value("SELECT count(*) FROM dataflow.daemon WHERE stopped IS NULL") == 0
 
 
-def test_a_flow_file_beside_a_script_says_with_which_words_it_is_called(own: Own) -> None:
+def test_a_flow_file_beside_a_script_decides_the_words_of_its_command(own: Own) -> None:
     script, file = own.directory / "load.sh", own.directory / "flow.toml"
     script.write_text('#!/bin/sh\necho "called with $*"\n', encoding="utf-8")
     declared = FLOW.replace('["./load.sh"]', '["env", "./load.sh", "{dataid}", "x"]')
     file.write_text(declared, encoding="utf-8")
     own.ready("1", "2", "3")
     assert own.run("run", "./load.sh").stdout == "called with 1 x\nload 1: DONE\n"
-    # One that runs something else for the job does not count, and one with mistakes is told.
+    # A flow file that runs another command for the job does not count.
     file.write_text(FLOW.replace("./load.sh", "true"), encoding="utf-8")
     assert own.run("run", "./load.sh").stdout == "called with \nload 2: DONE\n"
-    # It is of the job that names it, whatever that is called.
+    # The script belongs to the job that names it, whatever the job's name.
     other = own.directory / "other.sh"
     script.rename(other)
     file.write_text(FLOW.replace("load.sh", "other.sh"), encoding="utf-8")
@@ -150,7 +150,7 @@ def test_a_job_that_is_named_is_found_in_the_flow_file_of_this_directory(own: Ow
     assert own.run("run", "load").stdout == "of this host\nload 2: DONE\n"
 
 
-def test_the_exit_status_is_the_question_that_is_answered_no(own: Own) -> None:
+def test_the_exit_status_names_the_question_that_is_answered_no(own: Own) -> None:
     assert own.run("run", "./load.sh", "--dataid", "1").returncode == 10
     own.connection.execute("SELECT dataflow.ready('raw', '1', validated => false)")
     assert own.run("run", "./load.sh", "--dataid", "1").returncode == 13
@@ -165,7 +165,7 @@ def test_the_exit_status_is_the_question_that_is_answered_no(own: Own) -> None:
     missing = own.run("run", "./lod.sh")
     assert (missing.returncode, "there is no script ./lod.sh" in missing.stderr) == (9, True)
     (own.directory / "flow.toml").rename(own.directory / "away.toml")
-    nowhere = own.run("run", "load")  # no flow of this host declares it
+    nowhere = own.run("run", "load")  # no flow file of this host declares the job
     assert nowhere.returncode == 9
     assert "DATAFLOW_FLOWS=flow.toml dataflowctl run load" in nowhere.stderr
     assert own.run("run", "./load.sh", "--all", "--dataid", "1").returncode == 2
@@ -193,8 +193,8 @@ def test_an_interrupted_run_is_given_back(own: Own, settings: Settings) -> None:
     assert own.statuses() == {"1": "RESUBMIT"}
 
 
-def test_force_runs_what_the_questions_forbid_and_the_history_keeps_it(own: Own) -> None:
-    assert own.run("force", "./load.sh", "7").returncode == 8  # nobody is there to be asked
+def test_force_runs_what_the_questions_forbid_and_the_history_records_it(own: Own) -> None:
+    assert own.run("force", "./load.sh", "7").returncode == 8  # without a terminal nobody can confirm
     production = {"DATAFLOW_PRODUCTION": "true"}
     refused = own.run("force", "./load.sh", "7", "--yes", env=production)
     assert refused.returncode == 8
@@ -213,7 +213,7 @@ def test_force_runs_what_the_questions_forbid_and_the_history_keeps_it(own: Own)
         "safe": True,
         "forced": True,
     }
-    # What is published, or held, is made again.
+    # Force also makes a published or held chunk again.
     own.ready("7")
     own.connection.execute("SELECT dataflow.hold('clean', '7', 'look at it')")
     assert own.run("force", "./load.sh", "7", "--yes", "--reason", "Anna has looked").returncode == 0

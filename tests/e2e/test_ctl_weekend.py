@@ -1,4 +1,4 @@
-"""The weekend: all 700 jobs of a daily cycle fail for one cause; three commands find out and recover, in order."""
+"""The weekend: all 700 jobs of a daily cycle fail for one cause; three commands show, explain and recover them, in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ERROR = "cannot reach db7:5432: No route to host"
 
 
 def chain(number: int) -> tuple[list[str], str]:
-    """Every seventh job reads from outside, the six after it each read what the one before made."""
+    """Inputs and output of a job: every seventh job reads from outside, each of the next six reads the output of the job before."""
     return ([f"d{number - 1:03}" if number % CHAIN else "raw"], f"d{number:03}")
 
 
@@ -38,7 +38,7 @@ def test_700_failures_of_one_cause_are_seen_explained_and_recovered_in_order(
     limit(connection, JOBS)
     ready(connection, "raw", DAY)
     with running_daemon(dsn) as daemon:
-        # A cycle that had run before is run again, and the network fails all of it.
+        # All runs are done once; then each is resubmitted and fails for the network.
         assert len(daemon.run_all()) == JOBS
         fail_everything(connection, daemon)
 
@@ -76,7 +76,7 @@ def test_700_failures_of_one_cause_are_seen_explained_and_recovered_in_order(
 
 
 def type_in(run_ctl: RunCtl, command: str, shown: Sequence[str]) -> None:
-    """A command of the page prints what the page shows, but for the time of day and the places."""
+    """Runs a command of the page, and checks that it prints what the page shows, except for times and places."""
     printed = _plain(ok(run_ctl(*shlex.split(command)[1:]))).splitlines()
     for line in shown:
         assert line == "..." or _plain(line) in printed, (command, line, printed[:20])
@@ -87,7 +87,7 @@ def _plain(text: str) -> str:
 
 
 def fail_everything(connection: psycopg.Connection, daemon: Daemon) -> None:
-    """Every run is tried again and fails, the last of a chain first: its input is there as long as nobody remakes it."""
+    """Resubmits and fails every run, the last jobs of the chains first: their inputs must still be READY then."""
     for depth in reversed(range(CHAIN)):
         connection.execute(
             "UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE jobid = ANY (%s)",

@@ -1,4 +1,4 @@
-"""Words that a person adds at call time, and commands that are executed in the environment of a job."""
+"""Words that a person adds to a command, and other commands that run in the environment of a job."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def scripts(
     return Scripts(connection, run_ctl, settings.data_dir / "data")
 
 
-def test_words_are_added_as_they_are_kept_with_the_attempt_and_change_no_code(scripts: Scripts) -> None:
+def test_words_are_passed_unchanged_stored_with_the_attempt_and_change_no_code_hash(scripts: Scripts) -> None:
     scripts.ready("1", "2")
     assert "<of 1>" in ok(scripts.ctl("run", "./load.sh"))
     [[before]] = scripts.rows("SELECT code_hash FROM dataflow.job")
@@ -85,7 +85,7 @@ def test_words_are_added_as_they_are_kept_with_the_attempt_and_change_no_code(sc
     assert "with the words" not in ok(scripts.ctl("why", "load", "1"))
 
 
-def test_a_word_without_the_dashes_is_no_word_for_the_script(scripts: Scripts) -> None:
+def test_a_word_without_the_dashes_is_not_passed_to_the_script(scripts: Scripts) -> None:
     scripts.ready("1")
     refused = scripts.ctl("run", "./load.sh", "1")
     assert refused.returncode == 2
@@ -104,7 +104,7 @@ def test_a_command_is_executed_aside_with_the_job_s_environment(scripts: Scripts
     assert not (scripts.root / "clean").exists()
 
 
-def test_what_keeps_a_command_from_its_start_is_said(scripts: Scripts) -> None:
+def test_a_command_that_cannot_start_is_reported(scripts: Scripts) -> None:
     scripts.ready("1")
     nowhere = scripts.ctl("exec", "load", "1", "--", "./nothing.sh")
     assert nowhere.returncode == 1
@@ -119,7 +119,7 @@ def test_what_keeps_a_command_from_its_start_is_said(scripts: Scripts) -> None:
     assert (elsewhere.returncode, "belongs to environment prod" in elsewhere.stderr) == (12, True)
 
 
-def test_published_it_is_a_forced_attempt_that_keeps_the_command(scripts: Scripts) -> None:
+def test_a_published_command_is_a_forced_attempt_that_stores_the_command(scripts: Scripts) -> None:
     scripts.ready("1", "2")
     ok(scripts.ctl("run", "./load.sh"))
     command = ["sh", "-c", 'echo 7 > "$clean_location/repaired.csv"']
@@ -140,7 +140,7 @@ def test_published_it_is_a_forced_attempt_that_keeps_the_command(scripts: Script
     assert forbidden.returncode == 8
 
 
-def test_checks_that_nobody_would_ask_keep_a_command_from_the_job_s_place(
+def test_a_command_is_refused_in_place_of_a_job_whose_checks_it_would_skip(
     scripts: Scripts, settings: Settings, tmp_path: Path
 ) -> None:
     scripts.ready("1")
@@ -165,7 +165,7 @@ def test_checks_that_nobody_would_ask_keep_a_command_from_the_job_s_place(
     instead = scripts.ctl("begin", "load", "1", "--instead", env=here)
     assert (instead.returncode, "without its checks: unique\n" in instead.stderr) == (8, True)
     assert scripts.rows("SELECT * FROM dataflow.attempt") == []
-    # What the datasets declare is asked at the end, of whoever has made it.
+    # `end` asks for the checks that datasets declare, whoever has made the chunk.
     declare('not_null = ["id"]', "min_rows = 1")
     begun = json.loads(ok(scripts.ctl("begin", "load", "1", "--instead", "--json", env=here)))
     Path(begun["environment"]["clean_location"], "a.csv").write_text("1\n", encoding="ascii")

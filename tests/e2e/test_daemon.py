@@ -1,4 +1,4 @@
-"""The daemon as its operator meets it: it starts what is ready, obeys limits and signals, and says how it is."""
+"""The daemon as its operator sees it: it starts ready runs, obeys limits and signals, and reports its health."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dataflowd.model.attempt import Attempt, Result
     from tests.fix_postgres import RunCtl
 
-# Long enough that nothing found quickly was found by the poll.
+# So long that a run which starts soon was not found by the poll.
 NO_POLL = {"DATAFLOW_POLL": "600"}
 SLOW = "sleep 600"
 FOREVER_SECONDS = 30.0
@@ -116,12 +116,12 @@ def test_an_attempt_that_takes_too_long_is_stopped_with_all_its_processes(
     assert not any(alive(pid) for pid in pids(tmp_path))
 
 
-def test_what_an_attempt_waits_for_its_start_is_not_taken_from_its_time(
+def test_the_timeout_of_an_attempt_does_not_include_its_wait_for_a_start(
     shop: Shop, settings: Settings
 ) -> None:
     class LateEngine(CommandEngine):
         async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
-            await anyio.sleep(1.5)  # for a place, or for Spark
+            await anyio.sleep(1.5)  # as if it waited for a slot, or for Spark
             return await super().run(attempt, on_start)
 
     shop.job("true", 'timeout = "1s"')
@@ -156,7 +156,7 @@ def test_an_attempt_that_is_cancelled_before_its_order_is_there_keeps_no_other_b
     assert sorted(path.name for path in tmp_path.glob("ran-*")) == ["ran-2", "ran-3"]
 
 
-def test_an_attempt_that_waits_for_a_spark_application_is_told_as_such(
+def test_an_attempt_that_waits_for_a_spark_application_is_reported_as_such(
     shop: Shop, settings: Settings
 ) -> None:
     class FullEngine(CommandEngine):
@@ -212,7 +212,7 @@ def test_once_says_which_retries_it_leaves(
     assert "--wait" in left["remedy"]
 
 
-def test_once_does_not_wait_without_end_for_a_run_that_asks_for_later(
+def test_once_does_not_wait_without_end_for_a_run_that_asks_to_run_later(
     shop: Shop, start_daemon: StartDaemon
 ) -> None:
     shop.job("exit 75", 'retry_delay = "1s"')
@@ -233,7 +233,7 @@ def test_wait_goes_with_once_and_is_a_length_of_time(settings: Settings) -> None
 def test_a_lost_notification_delays_a_run_by_at_most_the_poll(shop: Shop, start_daemon: StartDaemon) -> None:
     shop.job("true")
     daemon = start_daemon(env={"DATAFLOW_POLL": "1"})
-    # As if it had never been sent: the chunk and its run are registered without the triggers that notify.
+    # Registers the chunk and queues its run without triggers, so that no NOTIFY is sent.
     with shop.connection.transaction():
         shop.connection.execute("SET LOCAL session_replication_role = replica")
         shop.ready(1)
@@ -257,7 +257,7 @@ def test_raising_the_limit_starts_more_at_once_and_lowering_it_starts_none(
     daemon.said("limit.changed", times=changes + 1)
     shop.limit(5)
     eventually(lambda: shop.live() == 5)
-    # The daemon has just read the limit, and reads it by itself only after EVERY_SECONDS: it was told.
+    # Without a NOTIFY the daemon would read the limit only EVERY_SECONDS after its last look.
     assert shop.value(STARTED_AFTER_LIMIT) < control.EVERY_SECONDS / 2
     shop.limit(1)
     for number in (1, 2, 3):
@@ -287,7 +287,7 @@ def test_a_limit_that_is_lowered_now_stops_the_youngest_and_they_run_again_witho
     assert shop.value("SELECT max(tries) FROM dataflow.attempt") == 1
 
 
-def test_paused_claims_nothing_and_resumed_goes_on(shop: Shop, start_daemon: StartDaemon) -> None:
+def test_a_pause_stops_claims_and_a_resume_continues_them(shop: Shop, start_daemon: StartDaemon) -> None:
     shop.job("true")
     daemon = start_daemon(env=NO_POLL)
     shop.connection.execute("SELECT dataflow.pause()")
@@ -299,7 +299,7 @@ def test_paused_claims_nothing_and_resumed_goes_on(shop: Shop, start_daemon: Sta
     eventually(lambda: shop.count("READY") == 1)
 
 
-def test_while_all_that_waits_is_paused_the_daemon_does_not_ask_for_it(
+def test_while_all_waiting_runs_are_paused_the_daemon_does_not_claim(
     shop: Shop, start_daemon: StartDaemon
 ) -> None:
     shop.job("[ $dataid != later ]", 'max_attempts = 2\nretry_delay = "1s"')
@@ -315,7 +315,7 @@ def test_while_all_that_waits_is_paused_the_daemon_does_not_ask_for_it(
         return float(lines["dataflow_claim_seconds_count"])
 
     def rest() -> bool:
-        """Nothing tells that nothing happens: three seconds without a claim, where there was one a second."""
+        """Whether three seconds pass without a claim. No event reports that nothing happens, so this sleeps."""
         before = claims()
         time.sleep(3)
         return claims() == before
@@ -327,7 +327,7 @@ def test_while_all_that_waits_is_paused_the_daemon_does_not_ask_for_it(
 
 
 @pytest.mark.parametrize("how", ["cancel", "resubmit"])
-def test_whoever_cancels_or_resubmits_a_running_chunk_stops_its_process(
+def test_cancelling_or_resubmitting_a_running_chunk_stops_its_process(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path, how: str
 ) -> None:
     shop.job(f"echo $$ > {tmp_path}/$$.pid; [ -e {tmp_path}/second ] || exec sleep 600")
@@ -352,7 +352,7 @@ def test_whoever_cancels_or_resubmits_a_running_chunk_stops_its_process(
 def test_a_resubmission_with_a_parameter_reaches_the_script_and_the_next_one_goes_back(
     shop: Shop, start_daemon: StartDaemon, run_ctl: RunCtl, tmp_path: Path
 ) -> None:
-    """A try that fails is followed by another with the same parameter."""
+    """A retry of a failed try gets the same parameter."""
     seen = tmp_path / "seen"
     script = (
         f'echo "$param_least $param_shop" >> {seen}; [ "$param_least" != 0 ] || [ "$(wc -l < {seen})" -gt 2 ]'
@@ -381,7 +381,7 @@ def test_a_resubmission_with_a_parameter_reaches_the_script_and_the_next_one_goe
     assert seen.read_text().splitlines() == ["5 north", "0 the south", "0 the south", "5 north"]
 
 
-def test_whoever_holds_an_input_stops_its_reader_which_runs_again_after_the_release(
+def test_holding_an_input_stops_its_reader_which_runs_again_after_the_release(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
     shop.job(f"echo $$ > {tmp_path}/$$.pid; [ -e {tmp_path}/second ] || exec sleep 600")
@@ -513,10 +513,10 @@ def test_a_second_daemon_of_the_same_name_is_refused(shop: Shop, start_daemon: S
     second = start_daemon(wait=False)
     assert second.ended() == 8
     assert "a daemon named d1 runs already" in second.log_path.read_text(encoding="utf-8")
-    assert second.events("daemon.stopped") == []  # it never began
+    assert second.events("daemon.stopped") == []  # it has not started
 
 
-def test_health_and_metrics(shop: Shop, start_daemon: StartDaemon) -> None:
+def test_health_and_metrics_describe_the_daemon(shop: Shop, start_daemon: StartDaemon) -> None:
     shop.job("true")
     daemon = start_daemon(env=NO_POLL)
     shop.ready(1)
@@ -537,7 +537,7 @@ def test_health_and_metrics(shop: Shop, start_daemon: StartDaemon) -> None:
         "dataflow_paused 0.0",
         "dataflow_database_up 1.0",
     }
-    # The database knows of an end before the daemon has counted it.
+    # The database has the end of the attempt before the daemon counts it.
     eventually(lambda: expected <= set(daemon.get("/metrics")[1].splitlines()))
 
 
@@ -571,7 +571,7 @@ def test_every_start_is_measured_and_a_retry_waits_only_from_when_it_is_due(
     assert metric("dataflow_wait_seconds_sum") == pytest.approx(total + waited, abs=2)
 
 
-def test_http_answers_nonsense_shortly(shop: Shop, start_daemon: StartDaemon) -> None:
+def test_http_refuses_malformed_requests_at_once(shop: Shop, start_daemon: StartDaemon) -> None:
     shop.job("true")
     daemon = start_daemon()
     for request, answer in (
@@ -607,7 +607,7 @@ def test_a_service_that_dies_stops_the_daemon_which_gives_its_attempts_back_and_
     daemon = start_daemon(env=NO_POLL)
     shop.ready(1)
     [child] = eventually(lambda: pids(tmp_path))
-    # A row that is always there is not: no service is prepared for it.
+    # Removes a row that every service relies on, which ends the service.
     shop.connection.execute("DELETE FROM dataflow.control")
     shop.connection.execute("NOTIFY dataflow, 'control'")
     assert daemon.ended() == 9
@@ -621,7 +621,7 @@ def test_a_service_that_dies_stops_the_daemon_which_gives_its_attempts_back_and_
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[socket.socket]:
-    """Where systemd would listen."""
+    """The socket on which systemd would listen."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(os.fspath(tmp_path / "notify"))
         listening.settimeout(FOREVER_SECONDS)
@@ -663,7 +663,7 @@ def test_systemd_hears_ready_status_reload_and_stop(
     heard(manager, "STOPPING=1")
 
 
-def test_the_watchdog_is_fed_by_turns_of_the_scheduler_and_by_nothing_else(
+def test_only_turns_of_the_scheduler_feed_the_watchdog(
     shop: Shop, start_daemon: StartDaemon, manager: socket.socket, dsn: str
 ) -> None:
     shop.job("true")
@@ -676,7 +676,7 @@ def test_the_watchdog_is_fed_by_turns_of_the_scheduler_and_by_nothing_else(
     heard(manager, "WATCHDOG=1")
 
 
-def test_a_loop_that_hangs_does_not_feed_the_watchdog_and_dies_by_it_saying_where_it_hung(
+def test_a_hanging_loop_does_not_feed_the_watchdog_and_its_abort_shows_where_it_hung(
     shop: Shop, start_daemon: StartDaemon, manager: socket.socket, tmp_path: Path
 ) -> None:
     shop.job(f"echo $$ > {tmp_path}/1.pid; {SLOW}")
@@ -688,7 +688,7 @@ def test_a_loop_that_hangs_does_not_feed_the_watchdog_and_dies_by_it_saying_wher
         shop.ready(1)
         [child] = eventually(lambda: pids(tmp_path))
         eventually(lambda: shop.value("SELECT started FROM dataflow.attempt"))
-        # Nobody reads what it says, and the next word blocks it.
+        # Fills the pipe of its stderr, so that its next log line blocks.
         os.set_blocking(pipe.fileno(), False)
         with suppress(BlockingIOError):
             while pipe.write(b"x" * 4096):
@@ -715,7 +715,7 @@ def open_files() -> int:
 def test_daemons_started_and_stopped_many_times_in_a_row_leave_nothing_behind(
     shop: Shop, settings: Settings
 ) -> None:
-    """In one process, whose files and threads can be counted; the other tests start and stop one process each."""
+    """All daemons run in this process, so that the test can count files and threads. Other tests start a process for each daemon."""
     shop.job("true")
     current = settings.model_copy(
         update={"flows": [shop.flow], "daemon_name": "d1", "http_port": free_port()}
@@ -737,9 +737,9 @@ def test_daemons_started_and_stopped_many_times_in_a_row_leave_nothing_behind(
     for number in range(MANY):
         shop.ready(number)
         assert anyio.run(live, number) == 0
-        if number == 0:  # what is made once stays
+        if number == 0:  # the first daemon creates what stays for the process
             before = open_files(), threading.active_count()
-    # Fewer, when something of an earlier test has come to its end meanwhile.
+    # There may be fewer: files and threads of earlier tests may have ended meanwhile.
     assert open_files() <= before[0]
     assert threading.active_count() <= before[1]
     assert shop.outcomes() == ["DONE"] * MANY
@@ -757,7 +757,7 @@ def test_daemons_started_and_stopped_many_times_in_a_row_leave_nothing_behind(
 def test_a_dataset_outside_the_roots_blocks_only_the_jobs_that_use_it(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path, run_ctl: RunCtl
 ) -> None:
-    """They wait for a host that may go there; `why` and doctor say why this one does not run them."""
+    """These jobs wait for a host that allows the location; `why` and doctor say why this host does not run them."""
     shop.job("true")
     away = tmp_path / "away"
     other = f"""[dataset.more]
@@ -801,7 +801,7 @@ outputs = ["more"]
 def test_a_job_whose_script_is_gone_keeps_no_other_from_running(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path, run_ctl: RunCtl
 ) -> None:
-    """It waits until the script is back and the daemon was reloaded; `why` says so."""
+    """The job waits until the script is back and the daemon is reloaded; `why` says so."""
     script = tmp_path / "gone.sh"
     script.write_text("#!/bin/sh\n", encoding="utf-8")
     script.chmod(0o755)

@@ -1,4 +1,4 @@
-"""`delete --data`: rows in tables go after the control database has consented, and before that is committed."""
+"""`delete --data`: rows in tables are deleted after the control database has deleted the runs, and before that commit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from tests.fix_world import Daemon, World
 
 ROWS = "SELECT shard, count(*) FROM loaded GROUP BY 1 ORDER BY 1"
-# After the preview, as if one of the runs had begun meanwhile.
+# Refuses the delete after the preview, as if one of the runs had begun meanwhile.
 REFUSE = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN RAISE EXCEPTION 'it runs again' USING ERRCODE = 'DF409'; END $$;
     CREATE TRIGGER refuse BEFORE DELETE ON dataflow.attempt FOR EACH ROW EXECUTE FUNCTION refuse();
 """
-# At the commit, when the rows are gone already.
+# Refuses the commit, when the rows are already deleted.
 REFUSE_COMMIT = """
     CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not today'; END $$;
     CREATE CONSTRAINT TRIGGER refuse AFTER DELETE ON dataflow.attempt DEFERRABLE INITIALLY DEFERRED
@@ -47,7 +47,7 @@ def target(warehouse: Warehouse) -> Dataset:
 
 @pytest.fixture
 def daemon(world: World, warehouse: Warehouse, target: Dataset) -> Daemon:
-    """Has made the chunks a and b of a table, of ten rows each."""
+    """A daemon that has made the chunks a and b of a table, of ten rows each."""
     world.dataset("loaded", location=None, format="postgres", tablename="loaded", **warehouse.there)
     world.do(
         """UPDATE dataflow.dataset SET options = '{"dataid_column": "shard"}' WHERE datasetid = 'loaded'"""
@@ -84,7 +84,7 @@ def test_a_refused_delete_removes_no_row(
     assert world.status("loaded", "a") == "READY"
 
 
-def test_a_table_that_somebody_holds_is_not_waited_for_for_ever_and_nothing_is_deleted(
+def test_a_delete_does_not_wait_forever_for_a_locked_table_and_deletes_nothing(
     warehouse: Warehouse, world: World, run_ctl: RunCtl, daemon: Daemon
 ) -> None:
     assert daemon.claim() == []
@@ -98,7 +98,7 @@ def test_a_table_that_somebody_holds_is_not_waited_for_for_ever_and_nothing_is_d
     assert world.status("loaded", "a") == "READY"
 
 
-def test_rows_that_are_gone_before_a_commit_that_fails_are_never_read_and_made_again_by_a_resubmit(
+def test_rows_deleted_before_a_failed_commit_are_not_read_and_a_resubmit_makes_them_again(
     warehouse: Warehouse, world: World, run_ctl: RunCtl, daemon: Daemon, target: Dataset
 ) -> None:
     attempt = world.value("SELECT max(attempt) FROM dataflow.attempt WHERE dataid = 'a'")
@@ -118,11 +118,11 @@ def test_rows_that_are_gone_before_a_commit_that_fails_are_never_read_and_made_a
     assert daemon.runs() == {("load", "a"), ("load", "b")}
 
 
-def test_rows_and_runs_go_together(
+def test_rows_and_runs_are_deleted_together(
     warehouse: Warehouse, world: World, run_ctl: RunCtl, daemon: Daemon
 ) -> None:
     assert daemon.claim() == []
-    # The consent waits for the rows longer than the server lets a transaction be idle.
+    # Deleting the rows takes longer than the server lets the transaction of the control database be idle.
     warehouse.do(SLOW_DELETE)
     world.do("ALTER ROLE CURRENT_USER SET idle_in_transaction_session_timeout = '1s'")
     try:

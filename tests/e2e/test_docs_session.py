@@ -1,7 +1,7 @@
-"""The commands of docs/, typed by a stranger.
+"""Runs the commands of docs/ as a reader types them.
 
-Others are typed elsewhere: docs/move.md by test_move, docs/upgrade.md by test_backup, docs/operate.md by test_ctl_weekend, docs/deploy.md and docs/scripts.md by
-test_readme_session, Spark's part of docs/ by tests/spark/test_docs.py.
+Other tests run the rest: test_move runs docs/move.md, test_backup docs/upgrade.md, test_ctl_weekend docs/operate.md, test_readme_session
+docs/deploy.md and docs/scripts.md, and tests/spark/test_docs.py what needs Spark.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TYPED = {
     "stale.md",
     "upgrade.md",
 }
-# What they show needs a world of its own, which tests/e2e/test_past.py, test_outside.py and test_job_create.py have.
+# Pages whose commands need other data. test_large_source.py, test_outside.py and test_past.py test the same commands.
 HANDLE = "1.00000000-0000-0000-0000-000000000000"
 SHOWN = {"batches.md", "outside.md", "past.md"}
 
@@ -46,7 +46,7 @@ def test_every_page_with_commands_is_typed_by_a_test() -> None:
     assert found == TYPED | SHOWN, "type the commands of the new page in a test"
 
 
-def test_the_commands_of_the_other_pages_are_commands(run_ctl: RunCtl) -> None:
+def test_the_commands_of_the_other_pages_exist(run_ctl: RunCtl) -> None:
     lines = [
         line
         for name in sorted(SHOWN)
@@ -62,8 +62,8 @@ def test_the_commands_of_the_other_pages_are_commands(run_ctl: RunCtl) -> None:
         assert "Traceback" not in said.stderr, (line, said.stderr)
 
 
-def test_the_parts_of_the_tests_that_the_page_names_are_tests() -> None:
-    """They are collected, and not run: they run with all others."""
+def test_the_parts_of_the_tests_that_the_page_names_exist() -> None:
+    """Collects these tests without running them: they run in the session that runs all tests."""
     parts = [
         shlex.split(command)
         for command in readme.commands("Run a part of the tests", path=DOCS / "contributing.md")

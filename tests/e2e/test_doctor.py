@@ -1,4 +1,4 @@
-"""The doctor finds what would stop a run, says what to do, and is not upset by what would not."""
+"""The doctor finds what would stop a run, says what to do, and reports nothing else as failed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DATABASE_CHECKS = ["postgres", "tls", "schema", "roles", "clock", "daemons", "li
 
 
 def report(run_ctl: RunCtl, *arguments: str, env: Mapping[str, str | None] | None = None) -> dict[str, Any]:
-    """Each check's finding; the report as a whole agrees with the exit status."""
+    """The findings by check. Asserts that the exit status agrees with the report, and that each problem has a remedy."""
     result = run_ctl("doctor", "--json", *(arguments or ["--no-spark"]), env=env)
     assert result.stderr == ""
     shown = json.loads(result.stdout)
@@ -42,7 +42,7 @@ def report(run_ctl: RunCtl, *arguments: str, env: Mapping[str, str | None] | Non
 def test_a_healthy_host_passes_and_spark_really_counts(run_ctl: RunCtl) -> None:
     found = report(run_ctl, "--spark")
     assert list(found) == [*HOST_CHECKS, *DATABASE_CHECKS, "promise"]
-    assert found.pop("promise")["state"] == "warning"  # the test's server lets everybody in
+    assert found.pop("promise")["state"] == "warning"  # the server of the tests trusts every client
     assert {check["state"] for check in found.values()} == {"ok"}, [
         check for check in found.values() if check["state"] != "ok"
     ]
@@ -77,7 +77,9 @@ def test_a_database_without_the_schema_is_sent_to_init(run_ctl: RunCtl, empty_ds
         ("DELETE FROM dataflow.migration WHERE name = '0002_metadata.sql'", "0002_metadata.sql"),
     ],
 )
-def test_drift_is_named(run_ctl: RunCtl, connection: psycopg.Connection, damage: str, expected: str) -> None:
+def test_the_doctor_names_drift_of_the_schema(
+    run_ctl: RunCtl, connection: psycopg.Connection, damage: str, expected: str
+) -> None:
     connection.execute(damage)
     found = report(run_ctl)
     assert found["schema"]["state"] == "failed"

@@ -1,4 +1,4 @@
-"""Whatever a job is, it ends as the table of dataflowd.model.endings says. No Spark starts here: what a running job does
+"""Every kind of job ends as the table of dataflowd.model.endings says. No Spark starts here: what a running job does
 to its end is in tests/spark/test_engine.py and tests/e2e/test_script.py.
 """
 
@@ -80,7 +80,7 @@ class Site:
         return self.settings.flows[0].parent
 
     def engines(self, job: str) -> list[CommandEngine | SparkEngine]:
-        """Those that run such a job."""
+        """The engines that can run this job."""
         current = Current(self.settings)
         orders = Orders(current)
         commands = CommandEngine(current, self.declared, orders, is_looked_at=True)
@@ -109,7 +109,7 @@ def site(world: World, settings: Settings, tmp_path: Path) -> Site:
 
 
 def spoil_code(site: Site) -> None:
-    """As on a disk with an error: to read the first byte of a process's memory fails with EIO, also for root."""
+    """Makes the code unreadable as on a broken disk: reading the first byte of /proc/self/mem fails with EIO, also for root."""
     for name in ("code.py", "code.sql", "code.sh"):
         (site.directory / name).unlink()
         (site.directory / name).symlink_to("/proc/self/mem")
@@ -193,7 +193,7 @@ async def test_attempts_that_were_claimed_together_get_their_orders_in_one_call(
             assert found == [attempt.attempt for attempt in attempts]
     finally:
         await orders.close()
-    # What each job's code is now is told once, and not again with the next attempt.
+    # The code version of each job is reported once, and not again with the next attempt.
     assert orders.asked == ["work_orders", *["code_versions"] * len(JOBS), "work_orders"]
 
 

@@ -1,4 +1,4 @@
-"""Every example runs as its README says, in a small form; it checks itself what it tells, and leaves nothing behind."""
+"""Every example runs as its README says, in a small form. Each example checks its own result, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def start(example: str, *words: str) -> subprocess.Popen[str]:
 
 
 def told(example: str, *words: str, status: int = 0) -> tuple[str, str]:
-    """What it says, on both channels."""
+    """The standard output and standard error of an example."""
     with start(example, *words) as process:
         try:
             said, complained = process.communicate(timeout=PATIENCE_SECONDS)
@@ -63,11 +63,11 @@ def test_a_weekend_of_failures_is_seen_explained_and_recovered_in_order() -> Non
     assert not complained
 
 
-def test_a_migration_heals_its_failures_and_its_proof_would_tell_a_difference(place: Path) -> None:
+def test_a_migration_heals_its_failures_and_its_proof_finds_differences(place: Path) -> None:
     said, _ = told("migration", "--shards", "20", "--rows", "25", "--directory", str(place))
     assert "old_customers: 20 batches, 500 records" in said
     assert "Equal: 500 rows in 20 shards, 2 failures healed" in said
-    assert not working_in(place)  # all that an example starts works there, Postgres too
+    assert not working_in(place)  # every process of an example, Postgres too, works in its directory
     migration = loaded("migration")
     try:
         server = postgres.ensure_running(place)
@@ -95,7 +95,7 @@ def loaded(example: str) -> Any:
     return module
 
 
-def test_scripts_run_unchanged_with_a_password_that_stands_nowhere() -> None:
+def test_scripts_run_unchanged_with_a_password_that_is_stored_nowhere_in_clear_text() -> None:
     said, complained = told("shell", "--days", "1")
     assert "fe_sendauth: no password supplied" in said
     assert "password authentication failed for user" in said
@@ -120,7 +120,7 @@ def test_an_interrupted_example_leaves_no_process(place: Path, number: signal.Si
         process.send_signal(number)
         _, complained = process.communicate(timeout=PATIENCE_SECONDS)
     if number == signal.SIGKILL:
-        # Its daemon dies with it; the server, which nobody could stop, is stopped as it says.
+        # Its daemon dies with it. The server goes on, so that the test stops it as the example says.
         eventually(lambda: not [pid for pid in working_in(place) if not serves(pid)])
         postgres.stop(place)
     else:
@@ -146,7 +146,7 @@ def serves(pid: int) -> bool:
         ("weekend", ["here"], "unrecognized arguments: here"),
     ],
 )
-def test_a_wrong_command_line_is_told_and_does_nothing(example: str, words: list[str], says: str) -> None:
+def test_a_wrong_command_line_is_reported_and_does_nothing(example: str, words: list[str], says: str) -> None:
     said, complained = told(example, *words, status=2)
     assert says in complained
     assert not said

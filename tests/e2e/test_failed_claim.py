@@ -1,4 +1,4 @@
-"""A claim that the database breaks off in the middle: its transaction is undone, and so have to be its session-level locks."""
+"""A claim fails in the middle: Postgres rolls its transaction back, and the daemon has to release its session-level locks."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ LOCKS = """
 
 
 def test_a_claim_that_fails_keeps_no_run_locked(shop: Shop, start_daemon: StartDaemon) -> None:
-    """Another daemon could not run it as long as this one lives; what this one runs stays its own."""
+    """A lock that stays would keep other daemons from the run. The daemon's running attempts go on."""
     shop.job("test $dataid != long || while test ! -e $HOME/go; do sleep 0.1; done")
     shop.connection.execute(REFUSE)
     daemon = start_daemon()
     shop.ready("long")
     eventually(lambda: shop.live() == 1)
     shop.ready("bad")
-    assert daemon.said("claim.failed")[0]["error"] == "the disk is full"  # and not where in our code
+    assert (
+        daemon.said("claim.failed")[0]["error"] == "the disk is full"
+    )  # without the context of the SQL function
     daemon.said("lease.retaken")
     shop.connection.execute("SELECT dataflow.hold('raw', 'bad', 'a bad disk')")
     eventually(lambda: shop.value(LOCKS) == 0)

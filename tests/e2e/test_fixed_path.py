@@ -1,4 +1,4 @@
-"""publish = "rename": a reader of the fixed path sees a whole published version, whoever dies meanwhile."""
+"""publish = "rename": a reader of the fixed path sees one whole published version, also when a daemon dies."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_POLL = {"DATAFLOW_POLL": "600"}
 
 
 def parts(path: Path) -> set[str]:
-    """What a reader finds who knows nothing but the path; he may be between two versions of it."""
+    """What a reader of the path finds; nothing, if the version is removed meanwhile."""
     directory = path.resolve()
     return (
         {part.read_text(encoding="utf-8") for part in directory.glob("*.txt")}
@@ -78,7 +78,7 @@ def test_the_path_shows_one_whole_version_after_another_and_is_repaired(
         reader.join()
     assert {frozenset(each) for each in seen} <= {frozenset({word}) for word in ("first", "second", "third")}
 
-    # What a daemon leaves that dies between the publication and the turn: the version before, or nothing.
+    # As after a daemon that died between the publication and the turn: the path leads to an old version, or does not exist.
     daemon.kill()
     versions = [
         location
@@ -103,7 +103,7 @@ def test_the_path_shows_one_whole_version_after_another_and_is_repaired(
     assert not Path(versions[2]).exists()
 
 
-def test_whoever_turns_late_turns_to_what_is_current_by_then(tmp_path: Path) -> None:
+def test_a_late_turn_leads_to_the_current_version(tmp_path: Path) -> None:
     location = f"{tmp_path}/clean"
     one, two = (tmp_path / ".attempts" / "clean" / "dataid=d" / f"attempt={number}" for number in (1, 2))
     for path in (one, two):
@@ -138,8 +138,8 @@ def test_a_path_leads_to_the_version_also_where_its_location_is_a_link(tmp_path:
     assert (location / "dataid=d").resolve() == version.resolve()
 
 
-def test_a_version_that_lies_at_the_path_itself_cannot_be_led_to() -> None:
-    """As 0.1.0 wrote it, before the dataset had fixed paths."""
+def test_a_path_cannot_lead_to_a_version_below_itself() -> None:
+    """Release 0.1.0 wrote versions there if the dataset did not have fixed paths yet."""
     for version in ("/data/clean/dataid=d/attempt=1", "/data/clean/dataid=d/.attempts/attempt=1"):
         assert not fixed_path.can_lead_to("/data/clean", "d", version)
     for version in ("/data/clean/.attempts/dataid=d/attempt=1", "/data/.attempts/clean/dataid=d/attempt=1"):

@@ -1,4 +1,4 @@
-"""Directories that nobody needs go, and nothing else does: on a real disk, by the command and by the daemon."""
+"""Garbage collection by the command and by the daemon, on a real disk: it removes the directories that nobody needs, and nothing else."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def stock(world: World, root: Path) -> World:
 
 
 def write(root: Path, attempt: Attempt, place: str = "") -> Path:
-    """`place`: of attempts of older releases, which wrote elsewhere."""
+    """Writes the files of an attempt; `place` is where an older release wrote them."""
     new = attempt_location(f"{root}/out", attempt.dataid, attempt.attempt, [str(root)])
     path = Path(place.format(attempt=attempt)) / f"attempt={attempt.attempt}" if place else Path(new)
     (path / "deep").mkdir(parents=True)
@@ -53,7 +53,7 @@ def write(root: Path, attempt: Attempt, place: str = "") -> Path:
 
 
 def publish(world: World, daemon: Daemon, root: Path, dataid: str) -> Path:
-    """Makes a version of a chunk of `out`, and lets nobody use it."""
+    """Publishes a version of a chunk of `out`, without a run of `use`."""
     if world.status("out", dataid) is None:
         world.ready("raw", dataid)
     else:
@@ -74,7 +74,7 @@ def collected(run_ctl: RunCtl, *arguments: str, env: Mapping[str, str] | None = 
     return {each["path"]: each["why"] for each in answer["directories"] if each["kept"] is None}
 
 
-def test_only_the_dead_are_collected_and_only_after_the_grace(
+def test_only_outputs_of_dead_attempts_are_collected_and_only_after_the_grace(
     stock: World, root: Path, run_ctl: RunCtl
 ) -> None:
     daemon = stock.daemon()
@@ -83,7 +83,7 @@ def test_only_the_dead_are_collected_and_only_after_the_grace(
     attempts = {attempt.dataid: attempt for attempt in daemon.claim()}
     written = {dataid: write(root, attempt) for dataid, attempt in attempts.items()}
     daemon.fail(attempts["failed"], started=BEGAN)
-    # Stopped before its daemon had heard that it began.
+    # It wrote, and was stopped before its daemon learned that it had started.
     daemon.finish(attempts["returned"], outcome="RETURNED")
     daemon.fail(attempts["unstarted"])
     daemon.finish(attempts["done"], started=BEGAN, outputs={"out": {"location": str(written["done"])}})
@@ -102,7 +102,7 @@ def test_only_the_dead_are_collected_and_only_after_the_grace(
     left = set(root.glob(".attempts/out/**/attempt=*"))
     assert left == {other, *(written[dataid] for dataid in ("unstarted", "live", "done", "lost"))}
 
-    # A runner that was believed dead writes once more, twice.
+    # A runner that was taken for dead writes again: twice, and each time its files are removed.
     daemon.crash()
     stock.do("SELECT dataflow.pause()")
     assert stock.rows("SELECT FROM dataflow.rescue()")
@@ -134,7 +134,7 @@ def test_a_superseded_version_goes_when_its_time_is_over_and_nobody_reads_it(
 @pytest.mark.parametrize(
     "place", ["dataid={attempt.dataid}", ".attempts/dataid={attempt.dataid}"], ids=["pointer", "rename"]
 )
-def test_what_lies_where_0_1_0_wrote_is_collected_too(
+def test_outputs_where_0_1_0_wrote_them_are_collected_too(
     stock: World, root: Path, run_ctl: RunCtl, place: str
 ) -> None:
     daemon = stock.daemon()
@@ -151,7 +151,7 @@ def test_what_lies_where_0_1_0_wrote_is_collected_too(
     assert (beside["kept"].is_dir(), new.is_dir()) == (True, True)
 
 
-def test_what_was_deleted_is_collected(stock: World, root: Path, run_ctl: RunCtl) -> None:
+def test_outputs_of_deleted_runs_are_collected(stock: World, root: Path, run_ctl: RunCtl) -> None:
     daemon = stock.daemon()
     stock.do("SELECT dataflow.pause('job:use')")
     kept, run, chunk = (publish(stock, daemon, root, dataid) for dataid in ("kept", "run", "chunk"))
@@ -184,7 +184,7 @@ def test_delete_with_data_removes_the_files_and_logs_of_these_runs_at_once(
     assert [log.is_dir() for log in logs] == [True, False]
 
 
-def test_no_link_is_followed_and_no_root_is_left(
+def test_gc_follows_no_link_and_stays_below_the_roots(
     stock: World, root: Path, run_ctl: RunCtl, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"

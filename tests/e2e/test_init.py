@@ -1,4 +1,4 @@
-"""`dataflowctl init` makes one schema, whoever runs it and how often, and refuses what it cannot do in one sentence."""
+"""`dataflowctl init` makes one schema, however often and by however many it is run, and refuses with one clear error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def environment(dsn: str, home: Path) -> dict[str, str]:
 
 
 def assert_refused(result: subprocess.CompletedProcess[str], code: str, *words: str) -> None:
-    """One error with its code, what it is about, and a remedy."""
+    """Asserts one error with this code, its subject and a remedy."""
     assert result.returncode == EXIT[code], result.stderr
     assert result.stderr.startswith(f"error [{code}]: ")
     assert result.stderr.count("error [") == 1
@@ -119,7 +119,7 @@ def test_a_user_without_rights_is_told_whom_to_ask_and_leaves_nothing(
 
 
 def test_an_owner_who_may_create_roles_needs_no_superuser(tmp_path: Path) -> None:
-    """On a server of its own: roles belong to a server, and here there are none yet."""
+    """Needs its own server: roles belong to a server, and the server of the tests has them already."""
     with running_server({}) as server:
         with psycopg.connect(server.dsn, autocommit=True) as connection:
             connection.execute("CREATE ROLE owner LOGIN CREATEROLE")
@@ -202,5 +202,5 @@ def test_help_is_quick_because_it_imports_little() -> None:
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     *_, heavy, seconds = shown.stdout.splitlines()
     assert heavy == "[]"
-    # Twice what it takes on a slow machine, so that only a new import trips it.
+    # Twice the time on a slow machine, so that only a new import exceeds it.
     assert float(seconds) < 0.5

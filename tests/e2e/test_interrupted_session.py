@@ -16,7 +16,7 @@ from tests.guard import processes_of
 
 SESSION = Path(__file__).with_name("session_to_interrupt.py")
 START_SECONDS = END_SECONDS = 120.0
-FEWEST = 4  # two servers, each with processes of its own, and the daemon
+FEWEST = 4  # two servers, each with several processes, and the daemon
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,9 @@ FEWEST = 4  # two servers, each with processes of its own, and the daemon
         pytest.param(1, [signal.SIGKILL], id="controller killed"),
     ],
 )
-def test_nothing_is_left(workers: int, numbers: list[signal.Signals], tmp_path: Path) -> None:
+def test_an_interrupted_session_leaves_nothing(
+    workers: int, numbers: list[signal.Signals], tmp_path: Path
+) -> None:
     started, kept = tmp_path / "started", tmp_path / "kept"
     with subprocess.Popen(
         [

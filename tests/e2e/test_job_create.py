@@ -1,4 +1,4 @@
-"""dataflowctl job create: several jobs over one application, without a change of the flow file or a reload of the daemon."""
+"""`dataflowctl job create`: several jobs with the code of one, without a change of the flow file or a reload of the daemon."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_job_that_is_created_runs_at_once_with_its_own_source_and_parameters(
     assert run_ctl("job", "drop", "load", "--yes").returncode == EXIT["NOT_ALLOWED"]
 
 
-def test_spark_code_reads_and_writes_by_the_names_that_it_knows(
+def test_spark_code_of_a_created_job_uses_the_names_of_the_original(
     start: StartDaemon, connection: psycopg.Connection, run_ctl: RunCtl, settings: Settings
 ) -> None:
     assert start
@@ -164,7 +164,7 @@ def test_spark_code_reads_and_writes_by_the_names_that_it_knows(
     assert (rows, "/counted.count_all/" in location) == (1, True)
 
 
-def test_one_of_its_runs_is_made_outside_or_by_a_command_in_its_place(
+def test_a_run_of_a_created_job_is_made_outside_or_by_another_command(
     start: StartDaemon,
     connection: psycopg.Connection,
     run_ctl: RunCtl,
@@ -177,7 +177,7 @@ def test_one_of_its_runs_is_made_outside_or_by_a_command_in_its_place(
     path.write_text(with_path, encoding="utf-8")
     flow.apply(connection, flow.load(path, settings), prune=False)
     ok(run_ctl(*CREATE))
-    # A host that has the flow file, and one that goes by the database alone.
+    # A host with the flow file, and a host without one.
     for env, text in (({"DATAFLOW_FLOWS": str(path)}, "1\n"), ({}, "22\n")):
         begun = asked_with(run_ctl, env, "begin", "load_eu", "size_5000.1", "--instead")
         Path(begun["environment"]["loaded_location"], "part.csv").write_text(text, encoding="ascii")
@@ -195,7 +195,7 @@ def test_one_of_its_runs_is_made_outside_or_by_a_command_in_its_place(
     assert (link / "part.csv").read_text(encoding="ascii") == "7\n"
 
 
-def test_what_is_wrong_with_it_is_said_once(start: StartDaemon, run_ctl: RunCtl) -> None:
+def test_mistakes_in_job_create_are_one_clear_error(start: StartDaemon, run_ctl: RunCtl) -> None:
     assert start
     wrong = run_ctl(*CREATE[:-1], "size_7")
     assert (wrong.returncode, "dataset customers_eu has no partitioning size_7" in wrong.stderr) == (

@@ -1,7 +1,7 @@
-"""The records of a real table go through a job that is corrected on the way: nothing is lost, nothing is doubled.
+"""The records of a real table go through a job whose code is corrected meanwhile: nothing is lost, nothing is doubled.
 
-The commands are those of docs/batches.md. What is published in the end is compared with the table,
-row by row. One story, because each step stands on what the last one left.
+The commands are those of docs/batches.md. In the end the published rows are compared with the table, row by row.
+It is one test, because each step needs the state that the last one left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROWS = 200_000
 BATCH = 20_000
 CHUNKS = ROWS // BATCH
 BAD = 50
-PATIENCE_SECONDS = 1800.0  # a busy machine is slow, and a failed chunk is told at once
+PATIENCE_SECONDS = 1800.0  # for a busy machine; a failed chunk ends the wait at once
 HELD = f"size_{BATCH}.4"
 
 FLOW = """
@@ -63,8 +63,8 @@ max_attempts = 1
 [job.load_customers.spark]
 "spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"
 """
-# The names should be in capitals. A task that has seen all its rows fails, and is repeated by Spark: they must count once.
-# Who finds a file that holds him waits, so that there is a moment to be killed in.
+# The bug: names should be in capitals. In chunk 2 each task fails after its last row, and Spark repeats it: its rows must count once.
+# While the file hold-DATAID exists, the job waits, so that the test can kill the daemon meanwhile.
 BUGGY = """
 import pathlib, time
 from pyspark import TaskContext
@@ -93,7 +93,7 @@ def load_customers(ctx):
 """
 FIXED = BUGGY.replace("F.initcap", "F.upper")
 
-# Gaps between the keys, and another order on the disk; every 800th of the first 40,000, which are two batches, is bad.
+# The keys have gaps, and the rows another order on disk. Every 800th of the first 40,000 rows, which are two batches, is bad.
 FILL = """
     INSERT INTO customers SELECT i * 3, 'r' || i % 7, md5(i::text), CASE WHEN i <= 40000 AND i % 800 = 7 THEN -1 ELSE i % 1000 + 0.25 END
     FROM generate_series(1, 200000) AS i ORDER BY i % 1009
@@ -133,7 +133,7 @@ class Shop:
         )
 
     def until(self, what: Callable[[dict[str, str]], bool]) -> dict[str, str]:
-        """The status of every chunk, as soon as it is so."""
+        """Waits until the statuses fulfil the condition, and returns them."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not what(found := self.statuses()):
             failed = self.world.rows("SELECT dataid, error FROM dataflow.attempt WHERE outcome = 'FAILED'")
@@ -146,7 +146,7 @@ class Shop:
         self.until(lambda found: len(found) == CHUNKS and set(found.values()) == {"READY"})
 
     def made_by(self) -> dict[str, str]:
-        """Of each chunk that is published, the code that has made it."""
+        """The hash of the code that made the published version of each chunk."""
         return dict(
             self.world.rows(
                 """
@@ -158,7 +158,7 @@ class Shop:
         )
 
     def published(self) -> pa.Table:
-        """What a reader finds, all chunks together, in the order of the key."""
+        """The published rows of all chunks, in the order of the key."""
         found = self.world.rows(
             """
             SELECT l.location FROM dataflow.datastatus s, dataflow.data_location(s.datasetid, s.dataid) AS l
@@ -198,10 +198,10 @@ def shop(
 
     with daemons(world.dsn, directory / "flow.toml", tmp_path) as start:
         yield Shop(world, warehouse, settings, directory, ctl, start)
-    scratch.remove(settings)  # of a daemon that a failed test has left to be killed
+    scratch.remove(settings)  # after a failed test: its daemons were killed
 
 
-def test_all_records_go_through_a_job_that_is_corrected_on_the_way(shop: Shop) -> None:
+def test_all_records_go_through_a_job_whose_code_is_corrected_meanwhile(shop: Shop) -> None:
     ok(shop.ctl("apply", str(shop.directory / "flow.toml")))
     split_and_tried(shop)
     old = killed_in_the_middle(shop)
@@ -227,13 +227,13 @@ def split_and_tried(shop: Shop) -> None:
     sample = [row["id"] for row in output["preview"]]
     assert output["rows"] + len(tried["quarantine"]) == 500
     assert len(set(sample)) == len(sample) == output["rows"]
-    # The n-th key is 3 n: the batch has the first, and every 200th after it.
+    # The n-th key is 3 n. The batch has the first key, and every 200th after it.
     assert {key // 3 % 200 for key in sample} == {1}
     assert shop.world.everything() == before
 
 
 def killed_in_the_middle(shop: Shop) -> set[str]:
-    """The chunks that were published by then."""
+    """Kills the daemon in the middle of its work, and returns the chunks that were published by then."""
     (shop.directory / f"hold-{HELD}").touch()
     ok(shop.ctl("release", "--dataset", "customers", "--dataid", f"size_{BATCH}.*", "--yes"))
     ok(shop.ctl("concurrency", "2", "--job", "load_customers"))
@@ -279,7 +279,7 @@ def continued_and_old_code_replaced(shop: Shop, old: set[str]) -> Daemon:
 
 
 def repaired(shop: Shop) -> None:
-    """A person edits the file; only the chunks of these records are made again, once."""
+    """A person repairs the bad records in an exported file. Only their chunks are made again, once."""
     [group] = shop.asked("quarantine", "list", "load_customers")
     assert (group["reason"], group["open"], group["chunks"]) == ("amount must be positive", BAD, 2)
     odd = shop.directory / "odd.csv"
@@ -311,12 +311,12 @@ def told_in_statistics(shop: Shop) -> None:
     assert (execution["failed"], execution["running"]) == (0, 0)
     assert 1 <= execution["lost"] == execution["retries"] <= 2
     assert execution["cpu_seconds"] > 0
-    # Each record is counted once, although chunks were made twice, and tasks of one failed behind all their rows.
+    # Each record is counted once, although some chunks were made twice, and tasks of one chunk failed after their last row.
     nodes = {node["node"]: (node["items"], node["failures"]) for node in stats["nodes"]}
     assert nodes == dict.fromkeys(("amount must be positive", "named", "write loaded"), (ROWS, 0))
     drawn = ok(shop.ctl("stats", "load_customers", "--dag")).splitlines()
     assert [line.lstrip("│├└─ ").split("  ")[0] for line in drawn[1:]] == list(nodes)
-    # Never more than two at a time; a lost one is over when its daemon is found dead.
+    # Never more than two attempts run at a time. A lost attempt ends when its daemon is found dead.
     [[together]] = shop.world.rows(
         """
         SELECT max(n) FROM dataflow.attempt a, LATERAL (
@@ -337,7 +337,7 @@ def deleted(shop: Shop) -> None:
     for table in ("attempt", "manifest", "quarantine", "node_stat", "check_result"):
         assert shop.world.rows(f"SELECT * FROM dataflow.{table}") == [], table  # noqa: S608
     assert shop.statuses() == {}
-    # The source is as it was, and split as it was.
+    # The source and its partitionings are unchanged.
     assert shop.warehouse.do("SELECT count(*) FROM customers") == [(ROWS,)]
     assert [(row["partitioning"], row["consumed"]) for row in shop.asked("partition", "list")] == [
         ("every_200", 0),

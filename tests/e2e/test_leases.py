@@ -1,4 +1,4 @@
-"""What a daemon may go on with after its claiming session was lost."""
+"""Which attempts a daemon may continue after it has lost its claiming session."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def test_a_renewed_lease_keeps_attempts_alive_while_their_locks_cannot_be_retake
     shop.ready(1)
     daemon.said("attempt.started")
     with psycopg.connect(dsn) as somebody:
-        # A retake waits for it, and gives up; a renewal does not need it.
+        # The claim lock: retake_attempts() waits for it and gives up; renew_lease() does not need it.
         somebody.execute("SELECT pg_advisory_xact_lock(hashtextextended('dataflow.claim', 0))")
         last = shop.value("SELECT lease_until FROM dataflow.daemon")
         assert shop.connection.execute(CUT).fetchall() == [(True,)]
-        # The database has renewed the lease for so long that without it the last one would have ended.
+        # Waits until the lease has been renewed beyond the end that it had before the cut.
         eventually(lambda: shop.value("SELECT lease_until > %s + lease FROM dataflow.daemon", last))
     daemon.said("lease.retaken")
     (tmp_path / "go").touch()

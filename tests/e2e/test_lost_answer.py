@@ -1,4 +1,4 @@
-"""The answer to a claim is lost with the connection: the run is the daemon's, and the daemon does not know it."""
+"""The answer to a claim is lost with the connection: the database has given the run to the daemon, and the daemon does not know it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESUBMIT = "UPDATE dataflow.datastatus SET status = 'RESUBMIT' WHERE datasetid =
 HOLD = "SELECT dataflow.hold('clean', '1', 'a look at it')"
 RELEASE = "SELECT dataflow.release('clean', '1')"
 CANCEL = "SELECT dataflow.cancel('work', '1')"
-TAG = b"dataflow-"  # each claimed run has one, and no other answer to a daemon
+TAG = b"dataflow-"  # the tag is in the answer to a claim, and in no other answer to a daemon
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def claimed_in_vain(shop: Shop, wire: Relay) -> None:
     [(), (RESUBMIT,), (HOLD, RELEASE), (CANCEL, RESUBMIT)],
     ids=["nothing", "resubmit", "hold and release", "cancel and resubmit"],
 )
-def test_a_run_whose_claim_was_not_heard_is_made_whatever_was_done_to_it_meanwhile(
+def test_a_run_whose_claim_got_no_answer_is_made_whatever_an_operator_did_meanwhile(
     shop: Shop, start_daemon: StartDaemon, wire: Relay, deeds: tuple[LiteralString, ...]
 ) -> None:
     shop.job("true")
@@ -71,6 +71,6 @@ def test_a_run_that_was_cancelled_while_its_daemon_was_away_is_stopped_and_let_g
     wire.resume()
     eventually(lambda: shop.count("READY") == 1)
     assert shop.outcomes() == ["CANCELLED", "DONE"]
-    # Whether the daemon hears of it when it retakes its runs or a moment before, it tells the database that it let go.
+    # The daemon learns of the cancellation when it retakes its runs, or a moment before. In both cases it reports that it let go.
     assert shop.value("SELECT bool_and(let_go) FROM dataflow.attempt")
     assert daemon.said("lease.retaken")

@@ -1,4 +1,4 @@
-"""From the embedded database to a server of one's own, as docs/move.md says: also to an older Postgres, where there is one."""
+"""Moves the embedded database to another server, as docs/move.md says; also to an older Postgres, if this host has one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PAGE = readme.ROOT / "docs" / "move.md"
 COMMANDS = readme.commands(next(iter(readme.sections(PAGE))), path=PAGE)
-OTHERS = Path("/usr/lib/postgresql")  # where distributions keep each version
+OTHERS = Path("/usr/lib/postgresql")  # where distributions install each version
 FLOW = """
 [flow]
 name = "shop"
@@ -47,13 +47,13 @@ command = ["sh", "-c", "echo $dataid:$warehouse_password > $clean_location/part-
 inputs = ["raw", "warehouse"]
 outputs = ["clean"]
 """
-# They change with the copy: what the old server's sessions and transactions were, and what is said about it.
+# Tables that the copy changes: they refer to sessions and transactions of the old server, or record the copy.
 OF_THE_SERVER = {"daemon", "recheck", "event"}
 
 
 @pytest.fixture
 def embedded(tmp_path: Path) -> Iterator[tuple[Ctl, Path]]:
-    """An embedded database, by dataflowctl, where a job has run, failed, and used a sealed password."""
+    """An embedded database in which a job has run, failed, and used a sealed password."""
     with reachable_directory() as directory:
         data_dir = directory / "dataflowd"
         flow = tmp_path / "flow.toml"
@@ -153,7 +153,7 @@ def assert_moves(ctl: Ctl, data_dir: Path, dsn: str) -> None:
     assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
     assert set(before["event"]) < set(after["event"])
     assert rows(postgres.ensure_running(data_dir)) == before
-    # It works there: what failed runs again, a new chunk runs with the sealed password, and triggers are awake.
+    # The copy works: the failed run runs again, a new chunk runs with the sealed password, and triggers are enabled.
     ctl("ready", "raw", "3", DATAFLOW_DSN=dsn)
     ctl("ready", "warehouse", "3", DATAFLOW_DSN=dsn)
     ctl("resubmit", "work", "--yes", DATAFLOW_DSN=dsn)
@@ -169,7 +169,7 @@ def assert_moves(ctl: Ctl, data_dir: Path, dsn: str) -> None:
     assert "is in use: it holds 1 job, 3 datasets" in again.stderr
 
 
-def test_what_cannot_be_copied_is_said_and_nothing_is_changed(
+def test_a_copy_that_is_not_possible_is_refused_and_changes_nothing(
     embedded: tuple[Ctl, Path], empty_dsn: str, server: Server
 ) -> None:
     ctl, data_dir = embedded

@@ -1,4 +1,4 @@
-"""A run that something else executes, from the command line: begun, renewed, ended, and looked at as that of a script."""
+"""A run that another program executes, from the command line: begun, renewed and ended, with its files checked as those of a script."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_shell_takes_the_environment_and_the_handle_stays_out_of_command_lines
     assert "dataflow.end_run('...', 'DONE'" in explained.stdout
 
 
-def test_a_failure_is_told_and_what_is_given_back_waits_again(notebook: Notebook) -> None:
+def test_a_failure_is_recorded_and_a_run_that_is_given_back_waits_again(notebook: Notebook) -> None:
     notebook.ready("1")
     assert ok(notebook.end(notebook.begin("1"), "--give-back")) == "RETURNED\n"
     begun = notebook.begin("1")
@@ -138,7 +138,7 @@ def test_a_failure_is_told_and_what_is_given_back_waits_again(notebook: Notebook
     assert (refused.returncode, "LOCKED" in refused.stderr) == (14, True)
 
 
-def test_what_was_made_is_looked_at_as_that_of_a_script(notebook: Notebook) -> None:
+def test_files_of_an_outside_run_are_checked_as_those_of_a_script(notebook: Notebook) -> None:
     notebook.ready("1", "2", "3")
     empty = notebook.end(notebook.begin("1"), "--ok", "--rows", "2")
     assert (empty.returncode, empty.stdout[:17]) == (1, "FAILED NO_OUTPUT:")
@@ -172,7 +172,7 @@ def test_a_report_tells_rows_checks_and_bad_records(notebook: Notebook, tmp_path
     assert notebook.connection.execute("SELECT itemid FROM dataflow.quarantine").fetchall() == [("4711",)]
 
 
-def test_what_this_host_cannot_prepare_ends_at_once_with_the_reason(notebook: Notebook) -> None:
+def test_a_run_that_this_host_cannot_prepare_ends_at_once_with_the_reason(notebook: Notebook) -> None:
     notebook.ready("1")
     (notebook.root / "raw" / "1.csv").unlink()
     refused = notebook.ctl("begin", "train")
@@ -203,7 +203,7 @@ def test_what_is_wrong_on_the_command_line_changes_nothing(notebook: Notebook) -
     assert notebook.status("1") == "RUNNING"
 
 
-def test_neither_run_nor_a_daemon_executes_it(notebook: Notebook, tmp_path: Path) -> None:
+def test_neither_run_nor_a_daemon_executes_an_outside_job(notebook: Notebook, tmp_path: Path) -> None:
     notebook.ready("1")
     refused = notebook.ctl("run", "train", env={"DATAFLOW_FLOWS": str(tmp_path / "flow.toml")})
     assert refused.returncode == 8
@@ -231,14 +231,14 @@ def test_passwords_are_printed_only_where_they_are_asked_for(
     assert SECRET not in json.dumps(without)
     opened = json.loads(ok(notebook.ctl("begin", "train", "--json", "--passwords", env=here)))
     assert (opened["dataid"], opened["environment"]["raw_password"]) == ("2", SECRET)
-    # A host that may not talk to that server begins nothing.
+    # A host that does not allow that server begins nothing.
     ok(notebook.end(opened, "--give-back"))
     refused = notebook.ctl("begin", "train", "2")
     assert refused.returncode == 12
     assert SECRET not in refused.stdout + refused.stderr
 
 
-def test_a_fixed_path_follows_what_was_published(
+def test_a_fixed_path_leads_to_the_published_version(
     notebook: Notebook, settings: Settings, tmp_path: Path
 ) -> None:
     text = FLOW.replace('location = "{root}/model"', 'location = "{root}/model"\npublish = "rename"')
@@ -249,7 +249,7 @@ def test_a_fixed_path_follows_what_was_published(
     Path(begun["environment"]["model_location"], "a.csv").write_text("1\n2\n", encoding="ascii")
     assert ok(notebook.end(begun, "--ok", "--rows", "2")) == "DONE\n"
     assert (notebook.root / "model" / "dataid=1" / "a.csv").read_text(encoding="ascii") == "1\n2\n"
-    # Something stands in the way of the next: it is published all the same, and a daemon says what is wrong.
+    # A directory stands where the next fixed path belongs: the version is published all the same, and a daemon reports the obstacle.
     notebook.ready("2")
     begun = notebook.begin("2")
     Path(begun["environment"]["model_location"], "a.csv").write_text("1\n2\n", encoding="ascii")

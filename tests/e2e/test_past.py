@@ -1,4 +1,4 @@
-"""A run that failed last week because its location was wrong then, found by `why --at` alone; and what else is asked of the past."""
+"""`why --at` alone finds that a run failed last week because of a wrong location; and other questions about the past."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Shop:
         return json.loads(asked.stdout)
 
     def week_passes(self) -> None:
-        """All that has happened so far happened a week earlier."""
+        """Moves all timestamps so far back by a week."""
         week = timedelta(days=7)
         moved: list[LiteralString] = [
             "UPDATE dataflow.event SET at = at - %(week)s",
@@ -128,7 +128,7 @@ def test_a_location_that_was_wrong_last_week_is_found_by_why_at_alone(shop: Shop
     shown = shop.ctl("why", "load", DAY, "--at", "6d").stdout
     assert "was FAILED" in shown
     assert wrong in shown
-    # By an attempt's number the same; and what was done since is in the story, with the file that it came from.
+    # `--attempt` gives the same answer; and the history has the later change, with the flow file that it came from.
     assert refused(shop.why("--attempt", "1"))["code"] == refused(ran)["code"]
     done = shop.why("--attempt", "2")
     assert [one["answer"] for one in done["questions"][:5]] == [True] * 5
@@ -161,7 +161,7 @@ def test_history_names_what_was_forced(shop: Shop) -> None:
     assert [one["code"] for one in no] == ["NOT_VALIDATED"]
 
 
-def test_chunks_tell_a_code_of_failure_from_the_code_that_made_them(shop: Shop) -> None:
+def test_chunks_have_the_code_of_a_failure_and_the_hash_of_the_code_as_two_columns(shop: Shop) -> None:
     shop.declare("raw")
     shop.connection.execute("SELECT dataflow.ready('raw', %s::text[])", [[DAY, "2026-11-10"]])
     shop.do("run", "load", "--all")

@@ -1,6 +1,6 @@
-"""README, docs/deploy.md and docs/scripts.md, typed in by a stranger in a fresh clone: every command works, in the order in which it stands.
+"""Types the commands of README, docs/deploy.md and docs/scripts.md in a fresh clone: every command works, in the order of the page.
 
-What would change this host (packages, accounts, services) is not run: of the commands for root only those that lay down files are, below another root.
+Commands that would change this host (packages, accounts, services) are not run. Of the commands for root, only those that install files run, below another root.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ HOST_COMMANDS = (
 
 
 class Terminal:
-    """A shell of the stranger: variables that are exported stay."""
+    """The reader's shell: exported variables stay for later commands."""
 
     def __init__(self, home: Path, directory: Path) -> None:
         self.directory = directory
@@ -79,7 +79,7 @@ class Terminal:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """The project, without what commands have made in it. There need be no git here."""
+    """A copy of the project without generated files. It is no clone by git, because the checkout may have no .git."""
     made = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__")
     return Path(shutil.copytree(readme.ROOT, tmp_path / "clone", ignore=made))
 
@@ -92,7 +92,7 @@ def terminal(clone: Path, tmp_path: Path) -> Terminal:
 
 @pytest.fixture
 def own_server() -> Iterator[Server]:
-    """Roles belong to a server: the page makes some."""
+    """A server for this test alone: the page creates roles, which belong to a server."""
     with running_server(TEST_SERVER_SETTINGS) as started:
         yield started
 
@@ -103,16 +103,18 @@ def test_every_section_with_commands_is_typed_by_a_test() -> None:
         assert found == typed, "type the commands of the new section here"
 
 
-def test_the_first_commands_of_a_stranger(terminal: Terminal, empty_dsn: str) -> None:
+def test_the_commands_of_quick_start_and_own_server_work(terminal: Terminal, empty_dsn: str) -> None:
     demo, install = readme.commands("Quick start")
-    # tests/spark/test_demo.py runs it; here it is seen that `make` does.
+    # tests/spark/test_demo.py runs the demo; here `make --dry-run` shows that it would.
     (terminal.directory / ".venv").symlink_to(Path(sys.executable).parents[1])
     assert "dataflowd demo" in terminal.type(f"{demo} --dry-run")
     terminal.type(f"{install} --dry-run")
 
     again, path, export, *setup = readme.commands(OWN_SERVER, path=DEPLOY)
     assert again == install
-    assert path == 'export PATH="$PWD/.venv/bin:$PATH"'  # there the commands are; here they are on it already
+    assert (
+        path == 'export PATH="$PWD/.venv/bin:$PATH"'
+    )  # not typed: the tests have the commands on PATH already
     assert export.startswith("export DATAFLOW_DSN=")
     terminal.env["DATAFLOW_DSN"] = empty_dsn
     assert [command.split()[:2] for command in setup] == [["dataflowctl", "init"], ["dataflowctl", "doctor"]]
@@ -152,7 +154,7 @@ def test_the_first_job_the_first_script_and_a_recovery(terminal: Terminal, empty
         terminal.type(command)
 
 
-def test_five_lines_bring_a_script_to_its_first_run(terminal: Terminal, empty_dsn: str) -> None:
+def test_the_commands_of_the_scripts_page_run_a_first_script(terminal: Terminal, empty_dsn: str) -> None:
     terminal.env["DATAFLOW_DSN"] = empty_dsn
     [flow], [script] = (readme.blocks("The first run", language, SCRIPTS) for language in ("toml", "sh"))
     (terminal.directory / "flow.toml").write_text(flow, encoding="utf-8")
@@ -185,7 +187,7 @@ def test_a_database_for_the_service_and_daemons_in_the_foreground(
 
 
 def run_daemon(terminal: Terminal, command: str) -> None:
-    """Until it says that it has started, then Ctrl-C."""
+    """Runs the daemon until it has started, and ends it by Ctrl-C."""
     if "--once" in command:
         terminal.type(command)
         return
@@ -203,7 +205,7 @@ def run_daemon(terminal: Terminal, command: str) -> None:
     assert (process.returncode, bool(said)) == (0, True), rest
 
 
-def test_what_root_lays_down_is_there(terminal: Terminal, tmp_path: Path) -> None:
+def test_the_commands_for_root_install_every_unit(terminal: Terminal, tmp_path: Path) -> None:
     for line in readme.commands(SERVICE, prompt="#", path=DEPLOY):
         for command in line.split(" && "):
             program, *words = shlex.split(command)

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees while many chunks are registered, and that nobody else sees it."""
+"""While many chunks are registered, a terminal shows progress, and a pipe does not."""
 
 from __future__ import annotations
 

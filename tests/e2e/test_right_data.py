@@ -1,4 +1,4 @@
-"""A file that was exchanged after it was registered or published is not read; yesterday's file is not loaded for today."""
+"""A file that was replaced after its registration or publication is not read; yesterday's file is not loaded for today."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_file_that_was_exchanged_is_refused_until_it_is_registered_anew(place:
     place.ctl("ready", "raw", DAY)
     place.ctl("resubmit", "load", "--dataid", DAY, "--yes")
     place.ctl("run", "load", "--dataid", DAY)
-    # What the job has published is found, too, though its size is the same.
+    # A replaced published file is found too, although it has the same size.
     [[published]] = place.connection.execute(
         "SELECT location FROM dataflow.manifest WHERE datasetid = 'clean'"
     )

@@ -1,4 +1,4 @@
-"""dataflowctl quarantine replay --rows: from the flow file to the new version, with everything between."""
+"""`dataflowctl quarantine replay --rows`, from the flow file to the new version, with a real daemon."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_repaired_records_are_run_alone_and_added(
 
 
 def made(connection: psycopg.Connection, *expected: tuple[int, int]) -> None:
-    """Waits for the versions, with the rows of each."""
+    """Waits for the versions, and returns the rows of each."""
 
     def look() -> bool:
         query = "SELECT version, rows FROM dataflow.manifest ORDER BY version"
@@ -94,7 +94,7 @@ def replays(connection: psycopg.Connection, run_ctl: RunCtl) -> None:
         "SELECT jsonb_object_agg(name, observed) FROM dataflow.check_result WHERE attempt = (SELECT max(attempt) FROM dataflow.attempt)"
     ).fetchall()
     assert checks["row_count"] == "3, 1 in quarantine"
-    # Another configuration: the whole chunk, and it says so.
+    # After a change of configuration the whole chunk is made again, and the command says so.
     ok(run_ctl("quarantine", "resolve", "clean", DAY, "4", "--repaired", json.dumps({"amount": "40"})))
     connection.execute("UPDATE dataflow.job SET config_hash = 'another'")
     again = asked(run_ctl, "quarantine", "replay", "clean", "--rows", "--yes")

@@ -1,4 +1,4 @@
-"""Existing scripts run unchanged: they find what they expect in their environment, and their end decides."""
+"""Existing scripts run unchanged: their environment has what they expect, and their exit status decides the outcome."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_a_script_is_sent_to_no_host_that_its_flow_file_does_not_name(scripts: S
     assert not (scripts.directory / "begun").exists()
 
 
-def test_a_script_finds_what_it_expects_byte_for_byte_and_publishes_what_it_writes(scripts: Scripts) -> None:
+def test_a_script_gets_its_environment_byte_for_byte_and_publishes_what_it_writes(scripts: Scripts) -> None:
     scripts.declare(
         "#!/bin/sh\nset -eu\n"
         "env -0 > seen.env\n"
@@ -218,7 +218,7 @@ def test_a_script_that_knows_nothing_of_our_variables_gets_them_as_arguments(scr
     scripts.arrive("1", "2")
     assert scripts.run() == 0, scripts.attempt()
     assert scripts.log("2") == f"day=2, n=3\n{scripts.root}/raw/2.csv\n"
-    # The words as they are written count, and the file that one of them names: each chunk has the same code.
+    # The hash covers the words before replacement and the file that one of them names, so both chunks have the same hash.
     first, second = (scripts.attempt(dataid)["code_hash"] for dataid in ("1", "2"))
     assert first == second
     scripts.connection.execute("""UPDATE dataflow.job SET params = params || '{"count": "--force"}'""")
@@ -227,7 +227,7 @@ def test_a_script_that_knows_nothing_of_our_variables_gets_them_as_arguments(scr
     assert (scripts.attempt("3")["code"], scripts.attempt("3")["started"]) == ("INVALID_ORDER", None)
 
 
-def test_every_other_end_is_told_with_its_status_and_last_lines(scripts: Scripts) -> None:
+def test_every_other_end_is_recorded_with_its_status_and_last_lines(scripts: Scripts) -> None:
     scripts.declare(
         "#!/bin/sh\n"
         "echo about to end >&2; echo $sales_db_orders_password >&2\n"
@@ -283,8 +283,8 @@ print("a canary, and in its session", supervise.alive_in_session(os.getpid()))
 """
 
 
-def test_what_filters_the_output_of_a_script_is_not_killed_with_what_the_script_leaves() -> None:
-    """However late the filter is: its session is another one before the script begins."""
+def test_the_filter_of_the_output_is_not_killed_with_the_processes_that_a_script_leaves() -> None:
+    """The filter moves to its own session before the script begins, however slow its start is."""
     told = subprocess.run(
         [sys.executable, "-c", FILTERED],
         start_new_session=True,
@@ -295,7 +295,7 @@ def test_what_filters_the_output_of_a_script_is_not_killed_with_what_the_script_
     assert told.stdout == "a ***, and in its session []\n"
 
 
-def test_a_script_that_asks_for_a_later_time_spends_no_try(scripts: Scripts) -> None:
+def test_a_script_that_asks_to_run_later_spends_no_try(scripts: Scripts) -> None:
     scripts.declare(
         '#!/bin/sh\necho . >> tries; [ $(wc -l < tries) -gt 3 ] || exit 75\necho 1 > "$clean_location/part"\n'
         'echo \'{"rows": 1}\' > "$DATAFLOW_REPORT"\n',
@@ -318,7 +318,7 @@ def test_a_script_that_asks_for_a_later_time_spends_no_try(scripts: Scripts) -> 
     ],
     ids=["missing", "open", "another", "damaged"],
 )
-def test_a_password_that_does_not_open_is_told_and_the_script_does_not_begin(
+def test_a_password_that_does_not_open_is_reported_and_the_script_does_not_begin(
     scripts: Scripts, spoil: Any, message: str
 ) -> None:
     scripts.declare("#!/bin/sh\ntouch began\n")
@@ -333,7 +333,7 @@ def test_a_password_that_does_not_open_is_told_and_the_script_does_not_begin(
 
 
 def test_a_password_that_does_not_open_is_explained_by_who_changed_what(scripts: Scripts) -> None:
-    """The process that opens it cannot ask the database; the daemon adds what history says."""
+    """The process that opens the password cannot ask the database; the daemon adds the change from the history."""
     scripts.declare("#!/bin/sh\ntouch began\n")
     scripts.seal(TOLD)
     scripts.redeclare('hostname = "db7"', 'hostname = "db7"\nport = 1')
@@ -359,7 +359,7 @@ def test_a_script_that_cannot_be_executed_says_why(scripts: Scripts) -> None:
 
 @pytest.fixture
 def reachable(dsn: str, connection: psycopg.Connection, settings: Settings) -> Iterator[Scripts]:
-    """Where another user can come: pytest's own directories are closed."""
+    """Scripts in a directory that another user can enter: pytest's own directories are closed."""
     with (
         reachable_directory() as directory,
         daemons(dsn, directory / "flow.toml", directory) as start,
@@ -390,7 +390,7 @@ def test_jobs_run_as_another_user_and_get_passwords_by_a_key_that_stays_roots(re
 
 
 def test_the_filter_of_the_output_loses_nothing_and_ends_with_the_script(scripts: Scripts) -> None:
-    """Also where a secret is cut by the end of a read, and where a line has no end."""
+    """Holds also when a read ends inside a secret, and when a line has no end."""
     scripts.declare(
         '#!/bin/sh\nprintf hunter-2; sleep 0.3; printf -- "-canary"; head -c 300000 /dev/zero | tr "\\0" x\n'
         "printf hunter-2-canary; exit 5\n"

@@ -1,4 +1,4 @@
-"""Our sessions bring the settings that our decisions rest on, whatever a database, a role or a DSN has as its defaults."""
+"""Sessions of dataflowd set the settings that its decisions need, whatever the defaults of the database, the role or the DSN."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STRANGE = {
     "TimeZone": "Asia/Kolkata",
 }
 SHOWN = "SELECT lower(name), setting FROM pg_settings WHERE lower(name) = ANY (%s)"
-# The isolation of whoever writes an event, kept beside it: what a session really works with.
+# Records the isolation level of each session that writes an event.
 WITNESS = """
     CREATE TABLE public.witness (application text, isolation text);
     GRANT INSERT ON public.witness TO PUBLIC;
@@ -46,7 +46,7 @@ WITNESS = """
 
 @pytest.fixture(params=["database", "role"])
 def strange(request: pytest.FixtureRequest, server: Server, dsn: str) -> Iterator[None]:
-    """Defaults that change what a statement sees and how values are written."""
+    """Sets defaults that change what a statement sees and how values are written."""
     name = psycopg.conninfo.conninfo_to_dict(dsn)["dbname" if request.param == "database" else "user"]
     which = sql.SQL(request.param.upper())
     try:
@@ -63,9 +63,9 @@ def shown(rows: list[tuple[str, str]]) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("strange")
-def test_every_session_of_ours_has_our_settings(settings: Settings, dsn: str) -> None:
+def test_sessions_of_commands_and_daemons_have_the_pinned_settings(settings: Settings, dsn: str) -> None:
     expected = {name.lower(): value for name, value in db.PINNED.items()}
-    # What the DSN itself says does not count either; a space in one of its values stays in it.
+    # The DSN's own `options` do not win either. The value has a space, which must stay.
     own = settings.model_copy(update={"dsn": SecretStr(f"{dsn} options='-c DateStyle=SQL,\\\\ DMY'")})
     with db.connect(own) as connection:
         found = connection.execute(SHOWN, [[*expected, "timezone"]]).fetchall()
@@ -86,7 +86,7 @@ def test_daemons_and_operators_work_in_read_committed(
     shop: Shop, start_daemon: StartDaemon, run_ctl: RunCtl
 ) -> None:
     shop.connection.execute(WITNESS)
-    shop.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # the test's own session
+    shop.connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED  # for the test's own session
     shop.job("true")
     shop.connection.execute("DELETE FROM public.witness")
     start_daemon()

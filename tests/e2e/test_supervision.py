@@ -1,4 +1,4 @@
-"""Whatever goes wrong beside a script, it is dead before its attempt ends: it never runs on beside its own retry."""
+"""When something fails around a script, the script is dead before its attempt ends: it never runs beside its own retry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.fix_daemon import Shop, StartDaemon
 
 
-def test_a_script_whose_start_cannot_be_told_is_dead_when_its_attempt_ends(
+def test_a_script_whose_start_cannot_be_reported_is_dead_when_its_attempt_ends(
     shop: Shop, settings: Settings, tmp_path: Path
 ) -> None:
     alive: list[bool] = []
@@ -53,10 +53,10 @@ def test_a_script_whose_start_cannot_be_told_is_dead_when_its_attempt_ends(
     assert "no metrics today" in shop.value("SELECT error FROM dataflow.attempt")
 
 
-def test_a_script_goes_on_when_its_log_and_its_report_are_taken_away(
+def test_a_script_goes_on_when_its_log_and_its_report_are_removed(
     shop: Shop, start_daemon: StartDaemon, tmp_path: Path
 ) -> None:
-    """A report that cannot be read fails the attempt at its end, not before."""
+    """A report that cannot be read fails the attempt only after the script has ended."""
     logs = tmp_path / "dataflowd" / "log" / "work"
     shop.job(
         f"touch {tmp_path}/begun-$dataid; until [ -e {tmp_path}/begun-1 -a -e {tmp_path}/begun-2 ]; do sleep 0.05; done;"

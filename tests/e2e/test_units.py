@@ -1,7 +1,7 @@
-"""The units under a systemd of their own: a small root that systemd-nspawn boots, with /usr of this host.
+"""The units under another systemd: systemd-nspawn boots a small root with /usr of this host.
 
-It is laid out as docs/deploy.md says: user, directories, units, drop-ins, settings. A service inside plays the administrator and
-writes down what it sees.
+The root is laid out as docs/deploy.md says: user, directories, units, drop-ins, settings. A service inside types the commands of
+an administrator, and writes the results to a file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 480
 ENOUGH_SYSTEMD = 253
 LINKS = ("bin", "sbin", "lib", "lib64")
 KEPT_OF_ETC = ("passwd", "group", "nsswitch.conf", "ld.so.cache", "ld.so.conf", "ld.so.conf.d")
-# Python of this host's /usr, for what lies in somebody's home is hidden from the unit.
+# The Python of /usr, because the unit cannot see home directories.
 PYTHON = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 
 CONFIG = """
@@ -47,9 +47,9 @@ import sys
 from MODULE import main
 sys.exit(main())
 """
-# Where the editable installation of this checkout is written.
+# The file that an editable installation writes.
 POINTER = "_editable_impl_dataflowd.pth"
-# Each line that it writes is what it saw.
+# Each line of /var/seen is a command and its result.
 ADMINISTRATOR = """#!/bin/sh
 PATH=/opt/dataflowd/bin:/usr/bin:/usr/sbin:/bin
 as_daemon() { setpriv --reuid=dataflowd --regid=dataflowd --clear-groups env HOME=/var/lib/dataflowd DATAFLOW_DATA_DIR=/var/lib/dataflowd "$@"; }
@@ -109,7 +109,7 @@ def packages(root: Path) -> Path:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """As docs/deploy.md lays a host out."""
+    """The root directory of a host, laid out as docs/deploy.md says."""
     made = tmp_path / "root"
     for name in (
         "usr",

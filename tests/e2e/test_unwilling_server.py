@@ -1,4 +1,4 @@
-"""A server that answers, and cannot do what it is asked for a moment: nothing is given up, and no daemon dies."""
+"""A server that answers, but cannot do what it is asked for a while: no result is lost, and no daemon dies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def declare(shop: Shop, script: str) -> None:
 
 @contextmanager
 def read_only(server: Server) -> Iterator[None]:
-    """As a server is during a switchover, or whose operator protects a disk that is almost full."""
+    """Makes the server read-only, as during a switchover, or when an operator protects a disk that is almost full."""
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         connection.execute("SET default_transaction_read_only = off")
         connection.execute("ALTER SYSTEM SET default_transaction_read_only = on")
@@ -85,7 +85,7 @@ def test_a_result_that_cannot_be_stored_now_is_stored_later_with_its_manifest(
 
 
 @pytest.mark.parametrize("state", ["21000", "22023", "23514", "54000", "DF400"])
-def test_a_result_that_can_never_be_stored_is_told_as_a_failure(
+def test_a_result_that_can_never_be_stored_becomes_a_failure(
     shop: Shop, start_daemon: StartDaemon, state: str
 ) -> None:
     declare(shop, "printf 12345 > $clean_location/part.csv")
@@ -96,7 +96,7 @@ def test_a_result_that_can_never_be_stored_is_told_as_a_failure(
     assert shop.value("SELECT code FROM dataflow.attempt") == "RESULT_REFUSED"
 
 
-def test_a_result_of_a_read_only_moment_is_stored_when_the_server_takes_writes_again(
+def test_a_result_is_stored_when_a_read_only_server_takes_writes_again(
     shop: Shop, start_daemon: StartDaemon, server: Server, tmp_path: Path
 ) -> None:
     declare(shop, f"until [ -e {tmp_path}/go ]; do sleep 0.05; done; printf 12345 > $clean_location/part.csv")
@@ -112,7 +112,7 @@ def test_a_result_of_a_read_only_moment_is_stored_when_the_server_takes_writes_a
     assert shop.connection.execute(MANIFEST).fetchall() == [(1, 5)]
 
 
-def test_an_attempt_whose_order_cannot_be_written_down_is_given_back_and_made_later(
+def test_an_attempt_whose_code_version_cannot_be_stored_is_given_back_and_made_later(
     shop: Shop, start_daemon: StartDaemon
 ) -> None:
     shop.job("true")
@@ -129,7 +129,7 @@ def test_an_attempt_whose_order_cannot_be_written_down_is_given_back_and_made_la
     assert shop.value("SELECT max(tries) FROM dataflow.attempt") == 1
 
 
-def test_a_reload_in_a_read_only_moment_stops_no_daemon_and_is_told_with_the_next_lease(
+def test_a_reload_on_a_read_only_server_stops_no_daemon_and_is_reported_with_the_next_lease(
     shop: Shop, start_daemon: StartDaemon
 ) -> None:
     shop.job("true")
@@ -147,7 +147,7 @@ def test_a_reload_in_a_read_only_moment_stops_no_daemon_and_is_told_with_the_nex
     assert daemon.events("service.died") == []
 
 
-def test_whoever_asks_a_read_only_server_is_told_so(run_ctl: RunCtl, shop: Shop) -> None:
+def test_a_command_on_a_read_only_server_says_so(run_ctl: RunCtl, shop: Shop) -> None:
     shop.job("true")
     refused = run_ctl("pause", env={"PGOPTIONS": None, "DATAFLOW_DSN": read_only_dsn(shop)})
     assert refused.returncode == 5

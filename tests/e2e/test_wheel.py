@@ -1,4 +1,4 @@
-"""The wheel carries all it needs: built from the checkout, it sets up a database from an empty environment elsewhere."""
+"""The wheel has all files that it needs: built from the checkout, it sets up a database from an empty environment elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHECKOUT = Path(dataflowd.__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built offline: the build backend is one of the test requirements."""
+    """Builds the wheel offline: the build backend is one of the test requirements."""
     directory = tmp_path_factory.mktemp("wheel")
     build = "from hatchling.build import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
     built = subprocess.run(
@@ -38,7 +38,7 @@ def elsewhere(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty environment with the wheel alone.
 
     Its requirements, half a gigabyte with Spark, are not downloaded again: a .pth file names the directory in which
-    they stand already. The checkout stays out of sight, because Python follows the .pth file of an editable install
+    they are installed. Python does not find the checkout, because it follows the .pth file of an editable install
     only in the environment's own site-packages.
     """
     directory = tmp_path_factory.mktemp("elsewhere")

@@ -121,7 +121,9 @@ def ctl(pipeline: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Wor
     return pipeline
 
 
-def test_whatever_is_typed_ends_in_order(ctl: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_command_line_ends_with_a_documented_exit_status(
+    ctl: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commands = list(_commands(typer.main.get_command(app), ()))
     state, wrong = ctl.everything(), dict[tuple[str, str], str]()
 

@@ -121,7 +121,7 @@ class Author(Speaker):
         ))  # fmt: skip
 
 
-def test_every_file_is_taken_or_refused_with_its_mistakes(
+def test_every_file_is_accepted_or_refused_with_its_mistakes(
     world: World, settings: Settings, tmp_path: Path
 ) -> None:
     path, before, taken = tmp_path / "flow.toml", world.everything(), 0

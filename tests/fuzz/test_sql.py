@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.fix_world import Daemon, World
 
 ROWS = 1000
-CALLS = 3  # in a row
+CALLS = 3  # a case makes so many calls in a row
 OUR_STATES = (
     "DF",
     "22",
@@ -157,7 +157,7 @@ def busy(pipeline: World) -> tuple[World, Daemon]:
     return pipeline, daemon
 
 
-def test_every_function_accepts_or_refuses_in_words(busy: tuple[World, Daemon]) -> None:
+def test_every_function_accepts_or_refuses_with_a_clear_error(busy: tuple[World, Daemon]) -> None:
     world, daemon = busy
     connection = daemon.connection
     connection.execute("SET statement_timeout = '20s'")

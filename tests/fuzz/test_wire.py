@@ -82,7 +82,7 @@ class Runner(Speaker):
         return self.some_of(item=self.text, code=self.text, reason=self.text, details=self.json)
 
 
-def test_whatever_arrives_is_a_message_or_ends_the_line() -> None:
+def test_anything_that_arrives_is_a_message_or_closes_the_connection() -> None:
     heard = 0
 
     def try_one(number: int) -> None:

@@ -120,14 +120,14 @@ def _calls(stage: Stage) -> int:
     return int(row[0]) if row else 0
 
 
-def test_a_daemon_whose_session_was_forgotten_goes_on(dsn: str, tmp_path: Path) -> None:
-    """The daemon's row is gone, as after the restore of a backup or a manual change."""
+def test_a_daemon_whose_row_names_another_session_goes_on(dsn: str, tmp_path: Path) -> None:
+    """The daemon's row names another session, as after the restore of a backup or a manual change."""
     with opened(dsn, tmp_path) as stage:
         stage.connection.execute("UPDATE dataflow.daemon SET session_pid = 1")
         stage.work_off()
 
 
-def test_every_call_of_a_daemon_has_a_form_for_its_answer() -> None:
+def test_every_call_of_a_daemon_declares_the_form_of_its_answer() -> None:
     package = Path(answers.__file__).parents[1]
     called = {
         name
@@ -189,14 +189,14 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
 @pytest.mark.parametrize(
     "moment", [NOW.replace(tzinfo=None), NOW.replace(year=9500), NOW.replace(year=1), "now"]
 )
-def test_a_moment_that_no_clock_shows_is_refused(moment: object) -> None:
+def test_an_impossible_time_is_refused(moment: object) -> None:
     answers.check("daemon_renew", [(NOW,)])
     with pytest.raises(answers.WrongAnswerError):
         answers.check("daemon_renew", [(moment,)])
 
 
 @pytest.mark.parametrize("number", [True, "1", None, float("inf"), Decimal("NaN"), Decimal("1e400")])
-def test_a_number_that_cannot_be_counted_with_is_refused(number: object) -> None:
+def test_an_impossible_number_is_refused(number: object) -> None:
     for right in (1, 0.5, Decimal("1.5")):
         answers.check("daemon_look", [(right, 1, None, False)])
     with pytest.raises(answers.WrongAnswerError):

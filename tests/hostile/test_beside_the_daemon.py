@@ -317,7 +317,7 @@ def test_the_doctor_says_in_one_line_which_rows_hold(run_ctl: RunCtl, embedded_h
 
 
 @needs_root
-def test_with_runner_user_and_a_closed_database_the_doctor_finds_every_row_kept(tmp_path: Path) -> None:
+def test_with_runner_user_and_a_closed_database_all_claims_of_the_page_hold(tmp_path: Path) -> None:
     with reachable_directory() as data_dir:
         try:
             address = conninfo.conninfo_to_dict(postgres.ensure_running(data_dir))
@@ -339,7 +339,7 @@ def test_with_runner_user_and_a_closed_database_the_doctor_finds_every_row_kept(
             postgres.stop(data_dir)
 
 
-def test_the_doctors_rows_are_those_of_the_page() -> None:
+def test_the_doctor_checks_the_claims_of_the_page() -> None:
     text = SECURITY.read_text(encoding="utf-8")
     table = text[text.index("| who can | achieves |") :].split("\n\n", 1)[0].splitlines()[2:]
     assert [line.split("|")[1].strip() for line in table] == list(ROWS)

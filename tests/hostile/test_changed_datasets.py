@@ -227,7 +227,7 @@ def test_a_job_reads_and_writes_no_more_than_its_flow_file_says(host: Host) -> N
     assert f"the job steal reads bank, raw in {host.file} and bank, raw, wages in the database" in said
 
 
-def test_a_file_counts_as_it_was_read_or_as_it_lies_there(host: Host) -> None:
+def test_a_flow_file_counts_as_the_daemon_read_it_or_as_it_is_on_disk(host: Host) -> None:
     """After `apply` a daemon may not have been reloaded yet: until then the new file on the disk counts too."""
     declared, attempt = Declared(host.settings), host.claim()
     moved = FLOW.replace("{root}/raw", "{root}/moved")

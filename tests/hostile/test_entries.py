@@ -78,7 +78,7 @@ def _storable() -> list[str]:
     return [text for text in found if len(text) < 100_000]
 
 
-def test_no_text_does_more_in_sql_than_a_text_can(pipeline: World) -> None:
+def test_hostile_texts_in_sql_are_refused_or_stored_as_text(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     before = pipeline.everything()
     wrong = []

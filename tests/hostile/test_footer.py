@@ -116,7 +116,9 @@ def test_a_footer_has_no_module_imported(spark: SparkSession, tmp_path: Path, na
 
 
 @pytest.mark.usefixtures("code")
-def test_nor_where_spark_itself_looks_for_the_schema(spark: SparkSession, tmp_path: Path) -> None:
+def test_no_module_is_imported_where_spark_itself_infers_the_schema(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """With options, with several locations, and in a hidden file beside the data."""
     for name in ("one", "two"):
         write(tmp_path / name, "canary.Evil")

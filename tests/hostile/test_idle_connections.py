@@ -108,9 +108,7 @@ def _is_live(daemon: Daemon) -> bool:
     return False
 
 
-def test_many_who_ask_for_metrics_cost_the_database_no_more_than_one(
-    shop: Shop, start_daemon: StartDaemon
-) -> None:
+def test_many_requests_for_metrics_share_one_query(shop: Shop, start_daemon: StartDaemon) -> None:
     shop.job("true")
     daemon = start_daemon()
     shop.connection.execute("CREATE SEQUENCE public.asked")

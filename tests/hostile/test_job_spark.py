@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from dataflowd.host.settings import Settings
 
-# Another configuration, so that it gets another runner.
+# Another Spark configuration, so that this job gets another runner.
 FLOW = """
 [flow]
 name = "enemies"

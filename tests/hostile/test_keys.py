@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SECRET = "correct horse 'battery' $staple"  # noqa: S105
 NAMES = ["customers", "orders"]
-# Release 0.1.0 has sealed "hunter-2" for etl@db7/sales of the dataset orders, for any port, with the key of the bytes 0 to 31.
+# Release 0.1.0 sealed "hunter-2" for etl@db7/sales of the dataset orders, for any port, with the key that is made of the bytes 0 to 31.
 WITHOUT_PORT = "dataflowd-sealed-v1.x25519.acfc31418dfc4a8f0e69309004f9e712.PU8AW6gatHmXsWPKQGKkAb8PYnleoKmHZ9ElCPbmI1ttEmSH7aS1QDUTFN3QzNAO4Ho5TJNEOI_hkLGWz9URNrdoHcncHAO-1_mIYAZTdsVLyreRjCynLbzqF47yf652NWfx1lkde2mG_-umNPMBog"
 
 
@@ -158,7 +158,7 @@ def test_a_person_who_seals_notices_another_key_and_confirms_it_by_its_id(
     assert attacker in known.read_text()
 
 
-def test_the_key_file_of_a_host_stands_for_a_key_that_nobody_remembers(
+def test_without_known_keys_the_key_file_of_the_host_proves_the_key(
     run_ctl: RunCtl, connection: psycopg.Connection, known: Path
 ) -> None:
     """As after an upgrade from a release without known_keys."""
@@ -197,7 +197,9 @@ def test_a_user_without_a_place_to_remember_keys_names_the_key(
     assert run_ctl("key", "rotate", env=holding).returncode == 0
 
 
-def test_what_others_could_have_written_is_no_memory(run_ctl: RunCtl, known: Path) -> None:
+def test_a_known_keys_file_that_is_open_linked_or_damaged_is_not_trusted(
+    run_ctl: RunCtl, known: Path
+) -> None:
     generated(run_ctl)
     text = known.read_text()
     known.chmod(0o666)

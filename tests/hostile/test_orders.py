@@ -224,7 +224,7 @@ def test_a_table_that_was_published_is_where_its_manifest_says(outside: Path) ->
     assert refused(prepared, outside.parent / "root", changes) == ""
 
 
-def test_a_path_that_the_disk_reads_in_one_way_only_is_allowed(outside: Path) -> None:
+def test_a_path_with_two_slashes_is_allowed(outside: Path) -> None:
     """Release 0.1 wrote two slashes if a location ended with {dataid}/."""
     root = outside.parent / "root"
     for location in (
@@ -264,14 +264,14 @@ def test_a_split_follows_no_link_that_leaves_the_root(outside: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["dataid", "inputs.raw.chunks.0.dataid"])
-def test_no_text_is_a_dataid_that_is_none(outside: Path, path: str) -> None:
+def test_an_order_with_an_invalid_dataid_is_refused(outside: Path, path: str) -> None:
     """The dataid is part of the names of the attempt's log, directory and environment."""
     for text in corpus.texts(outside / "marker"):
         code = refused(parsed, outside.parent / "root", {path: text})
         assert code == ("" if DATAID.fullmatch(text) else "INVALID_ORDER"), text
 
 
-def test_no_text_is_a_name_that_is_none(outside: Path) -> None:
+def test_an_order_with_an_invalid_name_is_refused(outside: Path) -> None:
     root = outside.parent / "root"
     raw, out = document(root)["inputs"]["raw"], document(root)["outputs"]["out"]
     for text in corpus.texts(outside / "marker"):
@@ -313,7 +313,7 @@ def test_no_value_of_an_option_is_loaded_as_a_class() -> None:
     )
 
 
-def test_nothing_in_an_order_is_of_another_form_than_is_known(outside: Path) -> None:
+def test_an_order_with_a_value_of_another_form_is_refused(outside: Path) -> None:
     root = outside.parent / "root"
     taken = [
         (path, value)
@@ -334,7 +334,7 @@ def test_no_host_is_reached_that_is_not_allowed() -> None:
 
 
 @pytest.mark.parametrize("column", ["database", "username", "schemaname", "tablename"])
-def test_what_stands_beside_an_allowed_host_does_not_change_it(column: str) -> None:
+def test_other_columns_of_a_connection_do_not_change_its_host(column: str) -> None:
     for text in [*corpus.CONNINFO, *corpus.TEXTS]:
         if "\0" in text or "\ud800" <= max(text, default="") <= "\udfff" or not text:
             continue  # no order that is parsed has it

@@ -244,7 +244,7 @@ def test_the_process_that_filters_a_scripts_output_has_neither_the_key_nor_the_p
     assert base64.b64encode(key.raw) not in held
 
 
-def test_the_filter_knows_too_little_to_tell_a_password_and_finds_it_wherever_it_is_cut(
+def test_the_filter_masks_a_password_that_it_does_not_know_wherever_it_is_cut(
     tmp_path: Path,
 ) -> None:
     known = output_filter.Recogniser.of(script.forms([PASSWORD, "a b/c\u00fc"]))

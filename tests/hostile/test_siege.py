@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SEED = 16
 ROUNDS = 2
-# Tests of their own attack datasets and orders.
+# Other tests attack datasets and orders.
 OTHERS = r"^(?!column dataset\.|rows dataset |function (work_order|attempt_order|take_order|preview_order|trial_order)\()"
 
 
@@ -35,7 +35,7 @@ def test_whoever_owns_the_database_gets_neither_files_nor_hosts_nor_passwords(
 
 
 @pytest.mark.parametrize("kind", ["jdbc", "none", "postgres"])
-def test_no_format_switches_the_checks_of_places_off(dsn: str, tmp_path: Path, kind: str) -> None:
+def test_no_format_disables_the_checks_of_locations_and_hosts(dsn: str, tmp_path: Path, kind: str) -> None:
     """Neither a location outside the roots nor a host that is not allowed reaches a script."""
     with opened(dsn, tmp_path) as stage:
         for dataset, column, value in (
@@ -66,7 +66,7 @@ def _has_ended(stage: Stage, dataid: str) -> bool:
 @pytest.mark.parametrize(
     "only", [r"(column|rows) dataset\b", r"function (work_order|attempt_order|take_order|claim)\("]
 )
-def test_whoever_rewrites_datasets_and_orders_gets_nothing(dsn: str, tmp_path: Path, only: str) -> None:
+def test_rewritten_datasets_and_orders_yield_nothing(dsn: str, tmp_path: Path, only: str) -> None:
     with opened(dsn, tmp_path) as stage:
         siege = Siege(stage, SEED, only=only)
         siege.play(0)

@@ -44,7 +44,7 @@ CHANGING = (
     *("resubmit_sql", "cancel", "finish_done", "finish_failed", "claim_alpha", "claim_beta", "delete_runs"),
     *("delete_in", "apply_new", "apply_prune", "failed_sql"),
 )
-# The points where a function is stopped: after it has read and before it writes.
+# The points where a function is stopped: after its read and before its write.
 # The first write of a statement waits before the statement reads, but after its snapshot; a later write waits after the read.
 STOPS = tuple(
     f"{name}@{write}"

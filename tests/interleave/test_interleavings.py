@@ -56,7 +56,7 @@ def stage(dsn: str) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("line", KNOWN)
-def test_what_went_wrong_once_goes_right(stage: Stage, line: str) -> None:
+def test_schedules_that_once_found_a_bug_pass(stage: Stage, line: str) -> None:
     assert play(stage, Schedule.parse(line), Tally()) == []
 
 

@@ -123,7 +123,7 @@ BROKEN: list[tuple[str, str, list[LiteralString]]] = [
 @pytest.mark.parametrize(
     ("kind", "what", "statements"), BROKEN, ids=[f"{kind}: {what}" for kind, what, _ in BROKEN]
 )
-def test_what_is_broken_by_hand_is_named(
+def test_the_judge_names_each_row_that_was_broken(
     shop: World, kind: str, what: str, statements: list[LiteralString]
 ) -> None:
     with psycopg.connect(shop.dsn, autocommit=True) as hand:
@@ -134,7 +134,7 @@ def test_what_is_broken_by_hand_is_named(
     assert [each for each in found if each.kind == kind and what in each.text], found
 
 
-def test_what_is_ready_is_said_from_the_tables_alone(shop: World) -> None:
+def test_the_judge_finds_ready_runs_from_the_tables_alone(shop: World) -> None:
     ready = {("clean", "3"), ("ledger", "2")}
     assert look(shop.connection).ready == ready
     shop.ready("rates", "4", validated=False)
@@ -207,7 +207,7 @@ mappings = st.one_of(
 BATCHES = {"p": ["1", "2", "2026-01-01"]}
 
 
-def test_mappings_are_read_as_the_database_reads_them(world: World) -> None:
+def test_the_judge_and_the_database_agree_on_mappings(world: World) -> None:
     world.job("make", "raw", "made")
     world.do(
         "INSERT INTO dataflow.partitioning (partitioning, datasetid, key_columns, kind) VALUES ('p', 'raw', '{k}', 'ids')"
@@ -233,7 +233,9 @@ def test_mappings_are_read_as_the_database_reads_them(world: World) -> None:
 @pytest.mark.parametrize(
     ("zone", "day"), [("America/Havana", "2026-10-31"), ("Atlantic/Azores", "2026-10-24")]
 )
-def test_a_day_that_ends_at_the_first_of_two_midnights(world: World, zone: str, day: str) -> None:
+def test_the_hours_of_a_day_that_ends_at_the_first_of_two_midnights_lead_back_to_it(
+    world: World, zone: str, day: str
+) -> None:
     mapping = {"kind": "window", "from": "hour", "to": "day", "zone": zone}
     world.job("make", {"raw": mapping}, "made")
     needed = world.rows("SELECT dataid FROM dataflow.required_inputs('make', %s)", day)
@@ -241,7 +243,7 @@ def test_a_day_that_ends_at_the_first_of_two_midnights(world: World, zone: str, 
         assert world.rows("SELECT dataid FROM dataflow.affected_runs('raw', %s)", hour) == [(day,)]
 
 
-def test_the_order_is_that_of_the_database(world: World) -> None:
+def test_the_judge_and_the_database_sort_dataids_alike(world: World) -> None:
     chunkids = st.from_regex(r"[A-Za-z0-9_+=:][A-Za-z0-9._:+=-]{0,20}", fullmatch=True) | dataids
 
     @settings(max_examples=300)

@@ -1,4 +1,4 @@
-"""Known secrets are given to jobs, also to jobs that print them and die with them, and then looked for everywhere."""
+"""Gives known secrets to jobs that print them and die, and then searches for the secrets in memory, files and tables."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_secret_is_nowhere_but_in_the_process_that_needs_it(
         "files": b"".join(path.read_bytes() for path in _written(tmp_path)),
         "commands": b"".join(_commands(run_ctl)),
     }
-    # They are where the jobs were heard: the search would find them.
+    # Proves that the search covers the right places: the masked output of both jobs is there.
     assert b"connecting with ***" in places["files"]
     assert b"cannot log in with" in places["tables"]
     assert b"SparkListenerEnvironmentUpdate" in places["files"]
@@ -124,7 +124,7 @@ def test_a_secret_is_nowhere_but_in_the_process_that_needs_it(
 
 
 def _memory(pid: int) -> Iterator[bytes]:
-    """What a core dump of the process would hold."""
+    """The writable memory of the process."""
     maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         for start, end in re.findall(r"^([0-9a-f]+)-([0-9a-f]+) rw", maps, re.MULTILINE):
@@ -147,7 +147,7 @@ def _tables(connection: psycopg.Connection) -> Iterator[bytes]:
 
 
 def _written(directory: Path) -> list[Path]:
-    """Logs of the daemon and of attempts, event logs of Spark, whatever else was left; not what the test itself wrote."""
+    """Logs of the daemon and of attempts, event logs of Spark and all other files; without the key file of the test."""
     return [path for path in directory.rglob("*") if path.is_file() and path.name != "key"]
 
 

@@ -1,4 +1,4 @@
-"""Spark's classes come from an archive that the daemon makes; without one, or with a broken one, they come as ever."""
+"""Spark loads its classes from an archive that the daemon makes. Without an archive, or with a broken one, it loads them from the jars."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from dataflowd.host.embedded.java import Java
     from dataflowd.host.settings import Settings
 
-MAKING_SECONDS = 600.0  # it takes what time the other tests leave
+MAKING_SECONDS = 600.0  # beside other tests, making the archive may take that long
 SPARK = {"spark.driver.memory": "512m"}
 
 
 @pytest.fixture
 def settings(settings: Settings) -> Settings:
-    """Without the archives that the tests share: here they are made and broken."""
+    """Settings without the archives that the tests share: these tests make and break their own."""
     return settings.model_copy(update={"class_archives": None})
 
 
@@ -39,7 +39,7 @@ def _mapped(pid: int) -> str:
 
 
 async def _maps(settings: Settings, found: Java, reuse: int) -> str:
-    """All that the processes of a runner have mapped when its Spark has started."""
+    """The memory maps of all processes of a runner after its Spark has started."""
     runner = Runner(("test",), reuse=reuse, slots=1)
     spark = class_archive.applied(SPARK, class_archive.archive(settings, found))
     runner.start(settings, spark, java.environment(found))
@@ -65,7 +65,7 @@ async def test_every_runner_maps_the_archive_that_was_made(
     assert str(path) in await _maps(shared, found, reuse=1)
 
 
-def test_archives_that_nobody_has_used_for_a_month_go(tmp_path: Path) -> None:
+def test_archives_that_were_not_used_for_a_month_are_removed(tmp_path: Path) -> None:
     used, unused = tmp_path / "used.jsa", tmp_path / "unused.jsa"
     for path in (used, unused):
         path.touch()
@@ -75,16 +75,14 @@ def test_archives_that_nobody_has_used_for_a_month_go(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [used]
 
 
-async def test_a_broken_archive_costs_nothing_but_the_time_it_would_have_saved(
-    settings: Settings, found: Java
-) -> None:
+async def test_a_runner_starts_without_an_archive_that_is_broken(settings: Settings, found: Java) -> None:
     path = class_archive.archive(settings, found)
     path.parent.mkdir(parents=True)
     path.write_bytes(b"nonsense" * 1000)
     assert str(path) not in await _maps(settings, found, reuse=2)
 
 
-async def test_it_waits_for_a_quiet_moment_and_a_java_that_makes_none_leaves_nothing(
+async def test_the_archive_is_made_at_a_quiet_moment_and_a_failure_leaves_nothing(
     settings: Settings,
     found: Java,
     tmp_path: Path,
@@ -103,7 +101,7 @@ async def test_it_waits_for_a_quiet_moment_and_a_java_that_makes_none_leaves_not
     assert not list((settings.data_dir / "run").iterdir())
 
 
-def test_another_java_or_spark_has_another_archive_and_the_flow_has_the_last_word(
+def test_each_java_and_spark_has_its_own_archive_and_a_flow_may_override_it(
     settings: Settings, found: Java
 ) -> None:
     path = class_archive.archive(settings, found)

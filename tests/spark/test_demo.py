@@ -1,6 +1,6 @@
-"""`dataflowd demo` as a newcomer runs it: for real, twice, interrupted on a terminal, and removed.
+"""`dataflowd demo` as a newcomer runs it: twice, interrupted on a terminal, and removed.
 
-The person has a database configured elsewhere, which must not be touched: any use of it would fail.
+The environment names another database, which the demo must not use: every connection to it would fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 1500
 BIN = Path(sys.executable).parent
-# In the order in which they have to come.
+# Patterns that the output has to match in this order.
 STORY = (
     r"embedded",
     r"\$ dataflowctl init\n",
@@ -91,7 +91,7 @@ def demo(home: Path, *options: str) -> str:
 
 
 def processes_of(home: Path) -> list[str]:
-    """Whatever runs with the demo's settings, or inside its directory."""
+    """The command lines of processes with the demo's settings or inside its directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -99,7 +99,7 @@ def processes_of(home: Path) -> list[str]:
             if has_settings or (process / "cwd").readlink().is_relative_to(home):
                 found.append((process / "cmdline").read_text().replace("\0", " "))
         except OSError:
-            continue  # it has ended, or is the kernel's
+            continue  # the process has ended, or belongs to the kernel
     return found
 
 
@@ -129,7 +129,7 @@ def read_until(master: int, wanted: str) -> str:
 
 
 def pasted(text: str, home: Path) -> list[str]:
-    """What the demo tells the person to type, typed into the shell that has started it."""
+    """Types the commands that the demo suggests, in the environment that started it, and returns them."""
     block = text.split("To look around:\n")[1].split("\n\n", maxsplit=1)[0]
     lines = [line.strip() for line in block.splitlines()]
     typed = subprocess.run(
@@ -148,12 +148,12 @@ def pasted(text: str, home: Path) -> list[str]:
     return lines
 
 
-def test_the_demo_goes_as_told_twice_and_on_a_terminal_and_leaves_nothing(home: Path) -> None:
+def test_the_demo_runs_twice_and_on_a_terminal_and_leaves_nothing(home: Path) -> None:
     told = demo(home)
     place = 0
     for mark in STORY:
         found = re.compile(mark).search(told, place)
-        assert found, f"{mark} does not come where it should:\n{told}"
+        assert found, f"{mark} is missing or stands at the wrong place:\n{told}"
         place = found.end()
     lines = pasted(told, home)
     assert lines[0] == "unset DATAFLOW_DSN DATAFLOW_FLOWS PGHOSTADDR"

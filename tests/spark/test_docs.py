@@ -49,7 +49,7 @@ CLEAN = 'def clean_orders(ctx):\n    ctx.write("orders", ctx.read("raw_orders"))
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A flow's directory: what is imported from it is forgotten afterwards."""
+    """A flow's directory for imports. Its modules are removed from sys.modules afterwards."""
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
     for name in ("jobs", "rules"):

@@ -1,4 +1,4 @@
-"""The engine for Spark: real runners, real Postgres, no daemon around them but the few calls that one makes."""
+"""The engine for Spark with real runners and a real Postgres. The tests make the calls that a daemon would make."""
 
 from __future__ import annotations
 
@@ -117,14 +117,14 @@ class Shop:
         return [
             claimed(found)
             for found in self.daemon.claim()
-            if found.dataid in dataids  # on a slow host a retry may be due meanwhile
+            if found.dataid in dataids  # without retries of earlier attempts, which may be due on a slow host
         ]
 
     async def run(self, attempt: Attempt) -> Result:
         return await self.engine.run(await ordered(self.engine, attempt), self.beginning(attempt).set)
 
     def beginning(self, attempt: Attempt) -> anyio.Event:
-        """Set when the job's own code begins."""
+        """The event that is set when the job's own code begins."""
         return self.started.setdefault(attempt.attempt, anyio.Event())
 
     async def run_all(self, attempts: list[Attempt]) -> dict[str, Result]:
@@ -177,7 +177,7 @@ def outputs(settings: Settings) -> list[str]:
 
 
 def change(settings: Settings, old: str, new: str) -> None:
-    """Edits the job's module, as its author would."""
+    """Replaces a text in the job's module."""
     (settings.flows[0].parent / "shop.py").write_text(SHOP.replace(old, new), encoding="utf-8")
 
 
@@ -186,7 +186,7 @@ def leftovers(settings: Settings) -> list[Path]:
 
 
 async def begun(settings: Settings, dataid: str) -> None:
-    """The job's code is in the middle of its work."""
+    """Waits until the job's code has begun."""
     while not (settings.flows[0].parent / f"begun-{dataid}").exists():  # noqa: ASYNC110 - another process has no event for us
         await anyio.sleep(0.02)
 
@@ -198,7 +198,7 @@ async def ends(runner: Runner) -> bool:
 
 
 def sizes(location: Path) -> dict[str, int]:
-    """All that lies there but for the mark of success and checksums."""
+    """The sizes of all files without the mark of success and checksums; and the names of leftover temporary directories."""
     return {path.name: path.stat().st_size for path in location.iterdir() if path.name[0] not in "_."} | {
         path.name: 0 for path in location.glob("_temporary")
     }
@@ -209,7 +209,7 @@ def command_of(pid: int) -> str:
 
 
 def assert_told(world: World, mistaken: list[str]) -> None:
-    """What is stored tells the author of a job what he did, and where."""
+    """Checks that the stored error tells the job's author which mistake it was, and in which line."""
     assert {world.status("out", dataid) for dataid in mistaken} == {"FAILED"}
     rows = world.rows("SELECT dataid, error FROM dataflow.attempt WHERE dataid = ANY (%s)", mistaken)
     told = {str(dataid): str(error) for dataid, error in rows}
@@ -223,7 +223,7 @@ def assert_told(world: World, mistaken: list[str]) -> None:
     assert "the DataFrame that it returned was not written; call ctx.write" in told["frame-1"]
 
 
-async def test_warm_runners_execute_publish_and_tell_every_mistake(
+async def test_warm_runners_execute_publish_and_report_every_mistake(
     world: World, shop_settings: Settings
 ) -> None:
     async with shop(world, shop_settings) as here:
@@ -300,7 +300,7 @@ async def test_warm_runners_execute_publish_and_tell_every_mistake(
         )
 
 
-async def test_a_runner_that_dies_costs_what_was_inside_and_the_suspect_runs_alone(
+async def test_attempts_of_a_runner_that_dies_are_returned_and_the_suspect_runs_alone(
     world: World, shop_settings: Settings
 ) -> None:
     async with shop(world, shop_settings) as here:
@@ -314,7 +314,7 @@ async def test_a_runner_that_dies_costs_what_was_inside_and_the_suspect_runs_alo
         assert outputs(here.settings) == []
 
 
-async def test_cancelling_ends_python_code_spark_jobs_and_what_does_not_listen(
+async def test_cancelling_ends_python_code_spark_jobs_and_code_that_ignores_it(
     world: World, shop_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dataflowd.engine.spark.CANCEL_SECONDS", 3.0)
@@ -375,7 +375,7 @@ async def test_an_attempt_says_that_it_waits_for_an_application_and_that_it_has_
             later.cancel_scope.cancel()
 
 
-async def test_what_a_runner_finds_before_the_job_begins_is_told(
+async def test_the_evidence_of_a_runner_is_reported_before_the_job_begins(
     world: World, shop_settings: Settings
 ) -> None:
     async with shop(world, shop_settings) as here:
@@ -436,7 +436,7 @@ async def test_runners_are_replaced_by_count_age_memory_silence_and_idleness(
         assert await served_by("good-2") is first
         assert not first.ended.is_set()
         assert await served_by("good-3") is first
-        assert first.ended.is_set()  # it has served its three
+        assert first.ended.is_set()  # it has served three attempts, its `reuse`
 
         full = await served_by("full-1")
         assert await full.probe()
@@ -446,11 +446,11 @@ async def test_runners_are_replaced_by_count_age_memory_silence_and_idleness(
         old = await served_by("good-4")
         assert full.ended.is_set()
         old.born -= shop_settings.runner_age
-        assert await ends(old)  # it takes nothing any more, and nobody waits until it has been idle for long
+        assert await ends(old)  # too old for another attempt, it ends before runner_idle has passed
         rooms: list[int] = []
         here.engine.on_room = lambda: rooms.extend(one.served for one in here.engine.runners())
         silent = await served_by("good-5")
-        assert 0 in rooms  # the daemon is told of the slots of one that is new
+        assert 0 in rooms  # a new runner calls on_room, so that the daemon claims for its slots
         assert silent.pid is not None
         os.kill(silent.pid, signal.SIGSTOP)
         silent.idle_since -= PROBE_AFTER_SECONDS
@@ -460,7 +460,7 @@ async def test_runners_are_replaced_by_count_age_memory_silence_and_idleness(
         assert await ends(idle)
 
 
-async def test_an_attempt_that_cannot_be_heard_is_ended_in_its_runner_and_its_neighbours_go_on(
+async def test_an_attempt_whose_start_cannot_be_reported_is_ended_and_its_neighbours_go_on(
     world: World, shop_settings: Settings
 ) -> None:
     def fail() -> None:
@@ -516,7 +516,9 @@ def with_script(settings: Settings, declared: str) -> None:
     settings.flows[0].write_text(declared)
 
 
-async def test_spark_looks_into_what_a_script_has_written(world: World, shop_settings: Settings) -> None:
+async def test_spark_checks_the_files_that_a_script_has_written(
+    world: World, shop_settings: Settings
+) -> None:
     with_script(shop_settings, SCRIPT_FLOW)
     async with shop(world, shop_settings) as stage:
         [good, bad] = stage.claim("good", "bad")
@@ -540,7 +542,9 @@ async def test_spark_looks_into_what_a_script_has_written(world: World, shop_set
         assert stage.beginning(bad).is_set()
 
 
-def test_a_daemon_without_spark_leaves_what_has_to_be_looked_at_to_others(shop_settings: Settings) -> None:
+def test_a_daemon_without_spark_does_not_run_scripts_whose_files_need_spark_checks(
+    shop_settings: Settings,
+) -> None:
     with_script(shop_settings, SCRIPT_FLOW)
     assert Declared(shop_settings).jobs(commands_only=True) == []
     with_script(shop_settings, re.sub("(not_null|unique|range) = .*", "", SCRIPT_FLOW))

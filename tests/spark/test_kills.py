@@ -1,6 +1,6 @@
-"""kill -9 of the driver, of its JVM and of a Python worker, in each of the four steps; and a runner that wakes too late.
+"""Kills the driver, its JVM or a Python worker with SIGKILL in each of the four steps; and wakes a runner too late.
 
-One engine serves all of it, and nobody cleans up between two cases: what was killed is retried, and published once.
+One engine serves all cases, and nothing is cleaned up between two of them: a killed attempt is retried, and published once.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ slots = 1
 "spark.driver.memory" = "512m"
 """
 
-# Whoever is told to hold says which process it is, and waits in that step.
+# Where the file hold-STEP-DATAID exists, the process writes its pid into it, and waits until it is removed.
 SHOP = """
 import os, time
 from dataflowd import job
@@ -88,7 +88,7 @@ def look(frame):
     return in_a_worker(frame, "validate", dataid).count() == 3
 """
 
-# Who is killed in which step. Each driver and each JVM that dies costs the start of another: the two are told apart where job code runs.
+# Which process is killed in which step. Only `run` kills both the driver and the JVM, because each costs the start of a runner.
 CASES = {
     "run": ("driver", "jvm", "worker"),
     "validate": ("jvm", "worker"),
@@ -130,7 +130,7 @@ class Shop:
             await anyio.sleep(0.02)
 
     async def run(self, attempt: Attempt) -> Result:
-        """With the moment at which job code began, as a daemon tells it: without one nothing can have been written."""
+        """Runs the attempt, and reports its start as a daemon does: without it, nothing can have been written."""
 
         def tell() -> None:
             self.world.do("SELECT dataflow.began(%s, %s, 0, NULL)", attempt.attempt, attempt.token)
@@ -138,7 +138,7 @@ class Shop:
         return await self.engine.run(await ordered(self.engine, attempt), tell)
 
     def visible(self, dataid: str) -> list[list[int]]:
-        """What a reader finds: the rows of each version that was published."""
+        """The rows of each published version, as a reader finds them."""
         found = self.world.rows("SELECT location FROM dataflow.manifest WHERE dataid = %s", dataid)
         return [sorted(parquet.read_table(location)["id"].to_pylist()) for [location] in found]
 
@@ -198,7 +198,7 @@ async def killed_in_job_code(here: Shop, attempt: Attempt, step: str, victim: st
 
 
 async def killed_before_job_code(here: Shop, attempt: Attempt, victim: str) -> Result:
-    """The driver is stopped as soon as it has its order: what is killed is killed before job code has begun."""
+    """Stops the driver with SIGSTOP as soon as it has its order, so that the kill comes before job code begins."""
     results: list[Result] = []
     async with anyio.create_task_group() as group:
         group.start_soon(_into, results, here, attempt)
@@ -213,7 +213,7 @@ async def killed_before_job_code(here: Shop, attempt: Attempt, victim: str) -> R
 
 
 async def killed_after_job_code(here: Shop, attempt: Attempt, victim: str) -> Result:
-    """The runner has no part in publishing: by then it has said all it knew. Nothing else runs meanwhile."""
+    """Kills the victim after the attempt has ended: the daemon publishes, and the runner takes no part in it."""
     result = await here.run(attempt)
     runner = next(each for each in here.engine.runners() if not each.ended.is_set())
     kill(processes(runner)[victim])
@@ -233,7 +233,7 @@ def finish(daemon: Daemon, result: Result) -> str:
 
 
 async def killed(here: Shop, daemon: Daemon, attempt: Attempt) -> None:
-    """One case: what its dataid says is killed where it says so; and what a reader sees meanwhile."""
+    """Plays the case of the attempt's dataid, VICTIM-STEP. Until finish() a reader sees nothing of it."""
     victim, step = attempt.dataid.split("-")
     match step:
         case "prepare":
@@ -246,13 +246,13 @@ async def killed(here: Shop, daemon: Daemon, attempt: Attempt) -> None:
     if step == "publish":
         wanted = {None}
     elif attempt.dataid == "worker-prepare":
-        wanted.add(None)  # an idle worker is replaced without a word
+        wanted.add(None)  # Spark replaces an idle worker silently
     assert result.code in wanted, (attempt.dataid, result.error)
     assert here.visible(attempt.dataid) == []
     assert finish(daemon, result) == "accepted"
 
 
-async def test_whatever_is_killed_in_whatever_step_the_retry_publishes_once(
+async def test_after_a_kill_in_any_step_the_retry_publishes_once(
     world: World, shop_settings: Settings, run_ctl: RunCtl
 ) -> None:
     async with shop(world, shop_settings) as here:
@@ -283,7 +283,7 @@ async def published(here: Shop, daemon: Daemon, attempt: Attempt) -> None:
 async def test_a_runner_that_wakes_after_its_run_was_given_away_cannot_publish(
     world: World, shop_settings: Settings
 ) -> None:
-    # It sleeps until another runner has started and worked: nobody may take it for one that hangs meanwhile.
+    # The first runner sleeps until another one has started and worked: it must not be killed as silent meanwhile.
     patient = shop_settings.model_copy(update={"runner_silence": 3600})
     async with shop(world, patient) as here:
         results: list[Result] = []

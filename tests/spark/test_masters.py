@@ -1,4 +1,4 @@
-"""The same flow on a Spark of the runner's own, on a standalone cluster and through a Connect server."""
+"""The same flow on a standalone cluster and through a Connect server."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ params = { currency = "EUR" }
 "spark.driver.memory" = "600m"
 "spark.executor.memory" = "512m"
 """
-# As somebody has written it who knew nothing of dataflowd.
+# An existing PySpark script that knows nothing of dataflowd.
 ETL = """
 import os, sys
 from pyspark.sql import SparkSession
@@ -110,7 +110,7 @@ NAMES = "SELECT concat(name, :suffix) AS name, count(*) AS times FROM clean GROU
 
 
 def outcomes(connection: psycopg.Connection) -> dict[tuple[str, str], str]:
-    """Of the attempts that have ended: how, or why not."""
+    """The outcomes of ended attempts; of failed ones, code and error."""
     ended = "SELECT jobid, dataid, coalesce(code || ': ' || error, outcome) FROM dataflow.attempt WHERE ended IS NOT NULL"
     return {(job, dataid): said for job, dataid, said in connection.execute(ended).fetchall()}
 
@@ -149,7 +149,7 @@ def test_a_flow_runs_is_cancelled_and_goes_on(  # noqa: PLR0913, PLR0917 - a mas
         assert spin.startswith("CANCELLED")
         assert len(daemon.events("runner.started")) == 1
         [log] = (tmp_path / "data" / "log" / "clean" / "d2").iterdir()
-        # Spark keeps every pool that it has heard of, so that attempts share those of the slots.
+        # Spark never removes a scheduler pool, so attempts share one pool a slot.
         assert ("pool name='slot 0'" in log.read_text(encoding="utf-8")) == (kind != "connect")
         connection.execute("SELECT dataflow.ready('old_raw', 'd1')")
         eventually(lambda: ("old", "d1") in outcomes(connection), seconds=PATIENCE_SECONDS)

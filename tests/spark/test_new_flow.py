@@ -1,4 +1,4 @@
-"""`dataflowctl new flow`: what it makes runs as it is, by its own README and its own tests."""
+"""`dataflowctl new flow`: the new flow runs unchanged, as its own README and its own tests say."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def typed(command: list[str], directory: Path, env: dict[str, str]) -> str:
 def test_a_new_flow_runs_as_it_was_made(
     spark: SparkSession, dsn: str, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert spark.version  # the flow's own tests find it running, and start none
+    assert spark.version  # starts the shared Spark, which the flow's own tests then use
     made = new_flow(tmp_path, "shop")
     assert (made.returncode, made.stderr) == (0, "")
     flow = tmp_path / "shop"

@@ -1,4 +1,4 @@
-"""Who reads a dataset's directory and asks no database finds what is current, or nothing: never two versions at once."""
+"""A reader of a dataset's directory that does not ask the database finds the current version or nothing, and never two versions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEMA = "id bigint"
 def make(  # noqa: PLR0913, PLR0917
     spark: SparkSession, root: Path, dataid: str, attempt: int, rows: int, location: str
 ) -> str:
-    """An attempt on a chunk, and where its manifest says that the version is."""
+    """Runs an attempt on a chunk, and returns the location in its manifest."""
     raw = root / "raw" / f"{dataid}-{attempt}"
     spark.range(rows).coalesce(1).write.parquet(str(raw))
     order = Order(
@@ -47,7 +47,7 @@ def make(  # noqa: PLR0913, PLR0917
     )
     result = execute(order, spark, Recorded(), threading.Event())
     assert result["outcome"] == "DONE", result["error"]
-    # What was published is an input for the next job, wherever it lies.
+    # The next job can read the published version at that location.
     manifest = result["outputs"]["out"]
     chunk = Chunk(dataid=dataid, location=manifest["location"], files=tuple(manifest["files"]), rows=rows)
     published = Input(dataset=Dataset(name="out", columns=SCHEMA), chunks=(chunk,))
@@ -66,7 +66,7 @@ def test_a_plain_read_of_a_dataset_finds_no_attempt(spark: SparkSession, tmp_pat
     }
     assert not place.exists()
     assert found_by_duckdb(place) == 0
-    place.mkdir()  # as somebody may have made it
+    place.mkdir()  # a person may have made the directory
     with pytest.raises(AnalysisException, match="UNABLE_TO_INFER_SCHEMA"):
         spark.read.parquet(str(place))
     assert spark.read.schema(SCHEMA).parquet(str(place)).count() == 0
@@ -77,7 +77,7 @@ def test_a_plain_read_of_a_dataset_finds_no_attempt(spark: SparkSession, tmp_pat
     assert len(pd.read_parquet(place)) == 0
     assert arrow.dataset(place, partitioning="hive").count_rows() == 0
     assert found_by_duckdb(place) == 0
-    assert not list(place.rglob("*"))  # whatever the pattern
+    assert not list(place.rglob("*"))  # so that no pattern finds a file
 
     current = [made["d1", 2], made["d2", 3]]
     assert spark.read.parquet(*current).count() == 9
@@ -85,10 +85,12 @@ def test_a_plain_read_of_a_dataset_finds_no_attempt(spark: SparkSession, tmp_pat
     assert arrow.dataset([arrow.dataset(one) for one in current]).count_rows() == 9
     assert (
         spark.sparkContext.binaryFiles(current[0]).count() == 1
-    )  # which begins with no dot: Hadoop would skip it
+    )  # the name begins without a dot: Hadoop skips hidden files
 
 
-def test_a_plain_read_of_fixed_paths_is_what_is_published(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_plain_read_of_fixed_paths_finds_the_published_versions(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     place = tmp_path / "out"
     for dataid, attempt, rows in (("d1", 1, 3), ("d1", 2, 4), ("d2", 3, 5)):
         location = make(spark, tmp_path, dataid, attempt, rows, f"{place}/{ATTEMPTS}")
@@ -96,7 +98,7 @@ def test_a_plain_read_of_fixed_paths_is_what_is_published(spark: SparkSession, t
         assert held is not None
         assert fixed_path.turn(str(place), dataid, location)
         os.close(held)
-    make(spark, tmp_path, "d2", 4, 6, f"{place}/{ATTEMPTS}")  # not published yet, or never
+    make(spark, tmp_path, "d2", 4, 6, f"{place}/{ATTEMPTS}")  # an attempt that is not published
     found = spark.read.parquet(str(place))
     counted = {row["dataid"]: row["count"] for row in found.groupBy("dataid").count().collect()}
     assert counted == {"d1": 4, "d2": 5}
@@ -106,12 +108,12 @@ def test_a_plain_read_of_fixed_paths_is_what_is_published(spark: SparkSession, t
     assert len(list(place.glob("dataid=*/*.parquet"))) == 2
     for pattern in ("dataid=*/*.parquet", "*/*.parquet"):
         assert found_by_duckdb(place, pattern) == 9
-    # It follows no link below a `**`.
+    # DuckDB may not follow links below a `**`.
     assert found_by_duckdb(place) in {0, 9}
 
 
 def found_by_duckdb(place: Path, pattern: str = "**/*.parquet") -> int:
-    """DuckDB skips no hidden name."""
+    """The rows that DuckDB finds. Unlike Spark, it reads hidden files too."""
     try:
         found = duckdb.execute("SELECT count(*) FROM read_parquet(?)", [f"{place}/{pattern}"]).fetchone()
     except duckdb.IOException as error:

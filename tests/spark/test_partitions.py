@@ -1,4 +1,4 @@
-"""Batches of tables and of files: all of them together are the source, and no two overlap."""
+"""Batches of tables and of files: together they are the whole source, and no two overlap."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tests.fix_tables import Warehouse
 
 SPLITS: list[tuple[plan.Kind, int]] = [("size", 3), ("size", 1000), ("every", 4), ("count", 3)]
-# Gaps, duplicates (also across a boundary), no key at all, quotes, what sorts differently as text.
+# Gaps, duplicates (also across a boundary), a NULL key, quotes, and numbers that sort differently as text.
 ROWS = [
     *(
         (number, f"k{number % 7}", dt.date(2026, 1, 1 + number % 3))
@@ -56,7 +56,7 @@ def split_table(warehouse: Warehouse, dataset: Dataset, split: Split) -> list[di
 
 
 def rows_of(warehouse: Warehouse, dataset: Dataset, split: Split, bounds: dict[str, Any]) -> list[Any]:
-    """What the condition of a batch finds, asked of the table itself."""
+    """The rows that the condition of a batch finds in the table."""
     chunk = Chunk(dataid="x", batch=Batch(columns=split.columns, bounds=bounds))
     table = table_of(dataset, [warehouse.host])
     with catalog.connection(table) as opened:
@@ -119,7 +119,7 @@ def test_the_batches_of_a_table_are_the_table(
     kind=st.sampled_from(["size", "every", "count"]),
     size=st.integers(1, 30),
 )
-def test_whatever_the_rows_nothing_is_lost_and_nothing_doubled(
+def test_batches_of_any_rows_lose_nothing_and_double_nothing(
     warehouse: Warehouse,
     rows: list[tuple[Any, ...]],
     columns: tuple[str, ...],
@@ -141,7 +141,7 @@ def test_whatever_the_rows_nothing_is_lost_and_nothing_doubled(
         ([*range(50), 50, 50, *range(51, 400)], ("id",), True),
     ],
 )
-def test_boundaries_are_walked_to_where_no_key_lies_across_them(
+def test_boundaries_are_found_by_index_when_no_key_lies_across_them(
     warehouse: Warehouse, rows: Sequence[int | None], columns: tuple[str, ...], is_walked: bool
 ) -> None:
     table = [(number, f"k{(number or 0) % 7}", None) for number in rows]
@@ -176,7 +176,7 @@ def test_a_batch_of_5000_is_read_by_the_index_however_large_the_table(
 
 
 def _pages(warehouse: Warehouse) -> int:
-    """All that were touched until now: a session counts what it touched when it ends."""
+    """The pages of the table that were touched so far. A session adds its count when it ends."""
     eventually(lambda: warehouse.do(OTHER_SESSIONS) == [(0,)])
     warehouse.do("SELECT pg_stat_force_next_flush()")
     [[pages]] = warehouse.do(
@@ -185,7 +185,7 @@ def _pages(warehouse: Warehouse) -> int:
     return int(pages)
 
 
-def test_spark_reads_ranges_in_parallel_parts_and_what_is_ranked_in_one(
+def test_spark_reads_ranges_in_parallel_parts_and_ranked_batches_in_one(
     spark: SparkSession, warehouse: Warehouse
 ) -> None:
     dataset = fill(warehouse, ROWS)
@@ -205,7 +205,7 @@ def test_spark_reads_ranges_in_parallel_parts_and_what_is_ranked_in_one(
             found.update(tuple(row) for row in frame.collect())
             counted.add(frame.rdd.getNumPartitions())
         assert found == Counter(ROWS)
-        # To find every 3rd record the server ranks all keys: once, not once for each part.
+        # For every 3rd record the server ranks all keys. One part only, so that it ranks them once.
         assert counted == parts
 
 
@@ -262,12 +262,12 @@ def test_a_batch_of_parquet_reads_only_files_whose_statistics_reach_into_it(
         chunk = Chunk(dataid="x", batch=Batch(columns=columns, bounds=made[3]["bounds"]))
         frame = batches.chosen(spark.read.parquet(location), [chunk])
         assert len(frame.collect()) == 5000
-        # Of 40,000; the files are about as large as the batches, and need not begin where these do.
+        # Half of the 40,000 rows: a file is about as large as a batch, and their boundaries differ.
         assert _scanned(frame) <= 20_000
 
 
 def _scanned(frame: DataFrame) -> int:
-    """How many rows came out of the files."""
+    """The number of rows that Spark read from the files."""
     plan = frame._jdf.queryExecution().executedPlan()
     if plan.nodeName().startswith("AdaptiveSparkPlan"):
         plan = plan.executedPlan()

@@ -1,4 +1,4 @@
-"""The quickstart by hand, as its README says, with a kill -9 in the middle of it. `dataflowd demo` has a test of its own."""
+"""The quickstart by hand, as its README says, with a kill -9 of the daemon in the middle. test_demo.py tests `dataflowd demo`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def statuses(connection: psycopg.Connection, dataset: str) -> dict[str, str]:
     return dict(found.fetchall())
 
 
-def test_the_quickstart_goes_as_its_readme_says_and_survives_the_death_of_its_daemon(
+def test_the_quickstart_works_as_its_readme_says_and_survives_the_death_of_its_daemon(
     connection: psycopg.Connection, dsn: str, tmp_path: Path
 ) -> None:
     env = {
@@ -81,7 +81,7 @@ def test_the_quickstart_goes_as_its_readme_says_and_survives_the_death_of_its_da
         daemon.said("attempt.started", seconds=PATIENCE_SECONDS)
         daemon.kill()
         daemon = start(engine="spark", env=env)
-        # What the killed daemon lost is FAILED too until it is tried again, and so is the first of two tries.
+        # Waits for the code too: a lost attempt and the first of two tries are FAILED for a moment as well.
         eventually(lambda: connection.execute(REFUSED).fetchall() == [(IN_CENTS,)], seconds=PATIENCE_SECONDS)
         eventually(lambda: statuses(connection, "orders") == bad, seconds=PATIENCE_SECONDS)
         explained, *_ = (typed(command) for command in commands[first + 1 : second])
@@ -101,7 +101,7 @@ def test_the_quickstart_goes_as_its_readme_says_and_survives_the_death_of_its_da
 
 
 def assert_all_is_accounted_for(connection: psycopg.Connection, raw: Path) -> None:
-    """Every record that came in is in the published version or in quarantine, once."""
+    """Checks that every raw record is once in the published version or in quarantine."""
     manifests = connection.execute(
         "SELECT datasetid, dataid, location, rows FROM dataflow.manifest ORDER BY datasetid, dataid"
     ).fetchall()

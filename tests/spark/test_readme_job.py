@@ -1,4 +1,4 @@
-"""README's first job, as a reader types it: the flow passes its checks, and the function does what is said."""
+"""README's first job, as a reader types it: the flow passes its checks, and the function does what README says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check row_count knows the fate of every record: written, in quarantine, or dropped by a person."""
+"""The check row_count counts every record: written, in quarantine, or dropped by a person."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def raw(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("function", [chain, behind_a_join, in_nodes])
-def test_records_that_were_dropped_at_any_sieve_are_accounted_for(
+def test_records_that_were_dropped_at_any_quarantine_are_accounted_for(
     spark: SparkSession, raw: Path, function: Callable[[Context], None]
 ) -> None:
     def made(resolved: list[Any]) -> Ran:
@@ -76,7 +76,7 @@ def test_records_that_were_dropped_at_any_sieve_are_accounted_for(
 
     first = made([])
     reasons = {bad["reason"] for bad in first.quarantine}
-    assert len(reasons) == 3  # of the reader, and of two sieves
+    assert len(reasons) == 3  # one of the reader, and one of each ctx.quarantine
     dropped = made([(bad, None) for bad in first.quarantine])
     assert dropped.quarantine == []
     assert dropped.outputs["out"].count() == first.outputs["out"].count()
@@ -90,9 +90,7 @@ def test_records_that_were_dropped_at_any_sieve_are_accounted_for(
     made(mixed)
 
 
-def test_what_is_set_aside_on_the_way_to_one_output_does_not_count_for_another(
-    spark: SparkSession, raw: Path
-) -> None:
+def test_records_set_aside_for_one_output_do_not_count_for_another(spark: SparkSession, raw: Path) -> None:
     def two(ctx: Context) -> None:
         rows = ctx.read("raw")
         ctx.write("paid", ctx.quarantine(rows, unless="amount > 0", item="id", reason="nothing paid"))

@@ -1,4 +1,4 @@
-"""Repaired records of a rowwise job, run alone on the shared Spark: what comes out is what the whole chunk would have been."""
+"""Replays repaired records of a rowwise job alone: the result is the same as when the whole chunk is made again."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def run(order: Order, spark: SparkSession) -> tuple[dict[str, Any], list[str]]:
 
 
 def resolved(first: dict[str, Any], fixes: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    """What dataflow._row_replay says of the records; a fix of None drops one."""
+    """The records as dataflow._row_replay gives them; a fix of None drops a record."""
     return tuple(
         {
             "code": bad["code"],
@@ -137,9 +137,7 @@ def counts(result: dict[str, Any]) -> list[Any]:
     return [tuple(each[key] for key in keys) for each in result["nodes"]]
 
 
-def test_the_repaired_rows_alone_make_what_the_whole_chunk_would_be(
-    spark: SparkSession, order: Order
-) -> None:
+def test_replaying_rows_makes_the_same_as_making_the_whole_chunk(spark: SparkSession, order: Order) -> None:
     first, _ = run(order, spark)
     broken = next(bad["item"] for bad in first["quarantine"] if bad["code"] == "MALFORMED")
     asked = replayed(order, first, {"2": {"amount": "20.5"}, broken: {"id": "3"}})
@@ -156,7 +154,7 @@ def test_the_repaired_rows_alone_make_what_the_whole_chunk_would_be(
     assert rows_of(spark, second, order) == rows_of(spark, whole, order)
     assert second["checks"] == whole["checks"]
     assert counts(second) == counts(whole)
-    # And once more, on top of it: what is dropped adds nothing, and is accounted for.
+    # A second replay on top of the first: a dropped record adds no row, and row_count counts it.
     second["quarantine"] = [bad for bad in first["quarantine"] if bad["item"] in {"5", "6"}]
     third, said = run(replayed(asked, second, {"5": None}), spark)
     assert said == ["replay rows: 1 record, added to version 1"]
@@ -190,7 +188,7 @@ def test_a_repair_that_repairs_nothing_is_set_aside_again_and_checks_see_the_who
         ("clean", {"records": "another mark"}, "a record cannot be built again as it was"),
     ],
 )
-def test_what_cannot_be_added_exactly_is_made_as_a_whole_in_the_same_attempt(
+def test_when_rows_cannot_be_added_exactly_the_same_attempt_makes_the_whole_chunk(
     spark: SparkSession, order: Order, code: str, changes: dict[str, Any], why: str
 ) -> None:
     order = replace(order, code=f"{__name__}:{code}")
@@ -207,7 +205,7 @@ def test_what_cannot_be_added_exactly_is_made_as_a_whole_in_the_same_attempt(
     assert len(second["quarantine"]) == len(first["quarantine"]) - 1
 
 
-def test_a_replay_survives_its_way_over_the_wire(order: Order) -> None:
+def test_a_replay_is_the_same_after_the_wire(order: Order) -> None:
     told = Replay(
         attempt=1,
         code_hash="k",

@@ -1,4 +1,4 @@
-"""What a runner refuses before any job code runs, and how an order becomes a result: on the shared Spark, in this process."""
+"""What a runner refuses before any job code runs, and how an order becomes a result. All runs in this process, on the shared Spark."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def with_chunk(order: Order, **changes: Any) -> Order:
     return replace(order, inputs={"raw": replace(order.inputs["raw"], chunks=(replace(chunk, **changes),))})
 
 
-def test_an_order_survives_its_way_over_the_wire(order: Order) -> None:
+def test_an_order_is_the_same_after_the_wire(order: Order) -> None:
     [message] = wire.Lines().feed(wire.encode({"type": "order", "order": order.document()}))
     assert Order.parse(message["order"]) == order
 
@@ -98,7 +98,7 @@ def test_an_attempt_never_writes_where_something_lies(spark: SparkSession, order
         ({"files": ({"path": "part-0", "bytes": 4},)}, "WRONG_DATA", "1 missing, such as part-0"),
     ],
 )
-def test_an_input_that_is_not_what_it_should_be_stops_before_job_code(  # noqa: PLR0913, PLR0917
+def test_a_wrong_input_stops_the_attempt_before_job_code(  # noqa: PLR0913, PLR0917
     spark: SparkSession, order: Order, tmp_path: Path, changes: dict[str, Any], code: str, says: str
 ) -> None:
     if "location" in changes:
@@ -120,7 +120,7 @@ CHECKED = {
 
 
 def checked(order: Order, checks: dict[str, Any] | None = None, **changes: Any) -> Order:
-    """Its input comes from outside, and its dataset has checks."""
+    """The order with an input from outside whose dataset has checks."""
     source = with_chunk(order, **changes).inputs["raw"]
     dataset = replace(source.dataset, checks=CHECKED if checks is None else checks)
     return replace(order, inputs={"raw": replace(source, dataset=dataset)})
@@ -152,7 +152,7 @@ def test_checks_of_what_comes_from_outside_are_judged_before_job_code(
         "range(id)",
         "unique(id)",
     }
-    # The answer of a version that was judged already stands, and who forces a run has been asked.
+    # The verdict on a version that was judged before counts. A forced run ignores the checks.
     assert "judged" not in run(replace(checked(order, judged=True), attempt=9), spark)
     refused = run(replace(checked(order, judged=False), attempt=10), spark)
     assert (refused["code"], "its checks failed before" in refused["error"]) == ("NOT_VALIDATED", True)
@@ -179,7 +179,9 @@ def test_an_unknown_option_is_refused(spark: SparkSession, order: Order) -> None
     assert result["code"] == "INVALID_OPTION"
 
 
-def test_validate_publishes_data_where_it_lies(spark: SparkSession, order: Order, tmp_path: Path) -> None:
+def test_the_job_validate_publishes_existing_files_in_place(
+    spark: SparkSession, order: Order, tmp_path: Path
+) -> None:
     checks = {"min_rows": {"value": 2, "severity": "error"}}
     dataset = Dataset(name="raw", format="csv", columns="id int", checks=checks)
     adopted = replace(
@@ -232,7 +234,7 @@ def test_no_schema_that_an_attacker_has_stored_runs_anything(spark: SparkSession
 def test_no_option_or_location_that_an_attacker_has_stored_reaches_spark(
     spark: SparkSession, order: Order, tmp_path: Path
 ) -> None:
-    """Links are judged without Spark, in tests/hostile."""
+    """tests/hostile tests links, without Spark."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     for path in (root, outside):
         path.mkdir()
@@ -252,10 +254,10 @@ def test_no_option_or_location_that_an_attacker_has_stored_reaches_spark(
     assert [*root.iterdir(), *outside.iterdir()] == []
 
 
-def test_a_directory_that_is_named_like_a_pattern_shows_no_other(
+def test_a_directory_that_is_named_like_a_pattern_is_refused(
     spark: SparkSession, order: Order, tmp_path: Path
 ) -> None:
-    """An output could have been given that name; Spark would read what it expands to."""
+    """Spark would expand the pattern and read another directory."""
     (tmp_path / "root" / "{x,.." / "outside}").mkdir(parents=True)
     wanted = replace(order, allowed_roots=(f"{tmp_path}/root",))
     assert (
@@ -263,7 +265,7 @@ def test_a_directory_that_is_named_like_a_pattern_shows_no_other(
     )
 
 
-def test_reading_what_spark_has_written_asks_no_job_for_its_schema(
+def test_reading_files_that_spark_has_written_starts_no_spark_job_for_the_schema(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     frame = spark.sql("SELECT 1 AS id, 'a' AS `a.b`, 1.50BD AS amount, array(named_struct('x', 1)) AS xs")
@@ -282,7 +284,7 @@ def test_reading_what_spark_has_written_asks_no_job_for_its_schema(
     assert parted.columns == ["a.b", "amount", "xs", "id"]
 
 
-def test_what_was_found_is_told_before_the_job_begins_also_when_it_is_refused(
+def test_evidence_is_reported_before_the_job_begins_also_when_the_input_is_refused(
     spark: SparkSession, order: Order, tmp_path: Path
 ) -> None:
     said = Recorded()

@@ -1,4 +1,4 @@
-"""What a job's author sees, on real Spark and without a daemon: dataflowd.testing."""
+"""Tests dataflowd.testing: what the author of a job sees, on real Spark and without a daemon."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ def of_all_kinds(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
         ({"range": {"day": {"max": "2026-04-10"}}}, False, "files"),
         ({"range": {"day": {"max": "2026-04-09"}}}, True, "files"),
         ({"range": {"moment": {"max": "1970-01-01T00:01:39"}}}, False, "rows"),
-        ({"range": {"share": {"max": 1000}}}, True, "rows"),  # NaN is greater
+        ({"range": {"share": {"max": 1000}}}, True, "rows"),  # NaN is greater than any number
         ({"range": {"late": {"min": 50}, "nothing": {"min": 5}}}, False, "files"),
         ({"range": {"word": {"max": "x2"}}}, False, "rows"),
         ({"range": {"unique_word": {"max": "g"}}}, False, "rows"),
@@ -302,7 +302,7 @@ def of_all_kinds(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
         ({"regex": {"unique_word": {"pattern": "[0-9a-f-]+"}}}, False, "rows"),
         ({"regex": {"dotted.word": {"pattern": "x0"}}}, True, "rows"),
         ({"range": {"number": {"min": 0}}, "regex": {"unique_word": {"pattern": "x"}}}, True, "rows"),
-        # What Python cannot hold, Spark can.
+        # Values that Spark can hold and Python cannot.
         ({"not_null": {"columns": ["latin", "far", "word"]}}, False, "files"),
         ({"range": {"far": {"min": "2020-01-01"}}}, False, "rows"),
         ({"range": {"far": {"max": "9999-12-31"}}}, True, "rows"),
@@ -310,7 +310,7 @@ def of_all_kinds(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) 
         ({"regex": {"many": {"pattern": ".*a.*"}}}, False, "rows"),
     ],
 )
-def test_what_files_tell_of_their_columns_is_what_all_rows_would(
+def test_checks_by_file_statistics_agree_with_checks_of_all_rows(
     spark: SparkSession, of_all_kinds: Path, rule: dict[str, Any], broken: bool, by: str
 ) -> None:
     declared = {
@@ -347,7 +347,7 @@ def test_a_large_chunk_of_another_type_than_declared_breaks_its_schema_and_not_i
         run_job(forward, spark, {"numbers": tmp_path / "raw"}, ["out"], datasets=declared)
 
 
-def test_the_files_of_an_input_tell_its_rows_and_a_broken_one_is_told_by_spark(
+def test_footers_give_the_rows_of_an_input_and_spark_reports_a_broken_file(
     spark: SparkSession, numbers: DataFrame, tmp_path: Path
 ) -> None:
     raw = tmp_path / "raw"
@@ -361,7 +361,7 @@ def test_the_files_of_an_input_tell_its_rows_and_a_broken_one_is_told_by_spark(
 
     def some(ctx: Context) -> None:
         ctx.write("out", ctx.read("numbers").where("id < 90"))
-        assert not ctx._counts  # nobody had to see each row
+        assert not ctx._counts  # the rows come from the footers, without a count in the pass
 
     assert run_job(forward, spark, {"numbers": raw}, ["out"], datasets=declared).outputs["out"].count() == 100
     with pytest.raises(AttemptError, match="observed 90, expected 100 rows of numbers"):
@@ -529,10 +529,10 @@ def test_records_are_set_aside_behind_an_aggregation_too(spark: SparkSession, nu
     assert ran.outputs["out"].collect()[0][0] == 8
 
 
-def test_resolved_records_are_put_right_where_they_stood_and_judged_again(
+def test_resolved_records_are_repaired_in_place_and_checked_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Repaired, dropped, repaired to no avail, left open, no longer in the source; parsed and unparsed ones."""
+    """Records that are repaired, dropped, repaired wrongly, left open, or no longer in the source; parsed and unparsed ones."""
     raw = tmp_path / "raw.csv"
     raw.write_text(
         "id,amount,note\n1,5,ok\n2,-1,two\n3,-1,three\n4,-1,four\n5,-1,five\n6,x,six\n7,-1,seven\n"
@@ -753,7 +753,7 @@ def unknown_column(ctx: Context) -> None:
         (unknown_column, "JOB_FAILED", "`nix` cannot be resolved", True),
     ],
 )
-def test_mistakes_of_job_code_are_told_to_their_author(  # noqa: PLR0913, PLR0917
+def test_mistakes_of_job_code_are_reported_to_their_author(  # noqa: PLR0913, PLR0917
     spark: SparkSession, numbers: DataFrame, function: Any, code_word: str, says: str, has_frame: bool
 ) -> None:
     with pytest.raises(AttemptError) as told:
@@ -861,7 +861,7 @@ def test_metadata_of_a_frame_is_one_short_error_and_nothing_else(
         refused.value
     )
     assert (refused.value.__cause__, refused.value.__suppress_context__) == (None, True)
-    # Our own question for the file of a bad record is answered no, and nobody has to read about it.
+    # dataflowd itself asks for the file of a bad record. Without _metadata there is none, and no message appears.
     assert len(run_job(judges, spark, {"numbers": numbers}, ["out"]).quarantine) == 1
     assert "_metadata" not in "".join(capfd.readouterr())
 
@@ -904,7 +904,7 @@ def test_lines_that_could_not_be_parsed_are_repaired_in_an_export(
     assert found == [(1, 5, "good"), (4, 7, "eve"), (5, 8, "short"), (6, 1, "bob")]
 
 
-def test_equal_records_that_were_dealt_with_differently_each_get_their_own(spark: SparkSession) -> None:
+def test_equal_records_with_different_resolutions_each_get_their_own(spark: SparkSession) -> None:
     def sift(ctx: Context) -> None:
         ctx.write("out", ctx.quarantine(ctx.read("rows"), unless="amount > 0", item="id"))
 
@@ -922,7 +922,7 @@ def test_equal_records_that_were_dealt_with_differently_each_get_their_own(spark
         return sorted((row.id, row.amount) for row in again.outputs["out"].collect())
 
     assert made(3) == [(1, 5), (2, 20), (2, 30)]
-    assert made(4) == [(1, 5), (2, 20), (2, 30), (2, 30)]  # one more than there were is as the last
+    assert made(4) == [(1, 5), (2, 20), (2, 30), (2, 30)]  # a fourth equal record is treated as the last one
     assert made(1) == [(1, 5)]
 
 
@@ -934,7 +934,7 @@ def test_a_repair_that_does_not_fit_is_set_aside_again(spark: SparkSession) -> N
         ctx.write("out", ctx.quarantine(ctx.read("rows"), unless="amount IS NOT NULL", item="id"))
 
     first = {item["item"]: item for item in run_job(sift, spark, {"rows": rows}, ["out"]).quarantine}
-    # What is NULL is told, too: it is what a person has to fill in.
+    # NULL values are listed too: a person has to fill them in.
     assert first["0"]["details"]["record"] == {"id": 0, "amount": None, "tags": None, "note": None}
     repairs: dict[str, dict[str, Any]] = {
         "0": {"amount": "1.5"},

@@ -1,4 +1,4 @@
-"""As many chunks run on Spark side by side as the limit says, and no daemon claims what it cannot place.
+"""As many chunks run on Spark side by side as the limit allows, and no daemon claims a run that it has no slot for.
 
 The jobs wait for one another through files: each writes one and ends when all are there. So they end only if they run at once.
 """
@@ -65,14 +65,14 @@ def _meeting(shop: Shop, guests: int, slots: int) -> None:
     shop.ready(*range(1, guests + 1))
 
 
-def test_a_limit_that_is_raised_gives_as_many_chunks_that_run(shop: Shop, start_daemon: StartDaemon) -> None:
+def test_raising_the_limit_runs_as_many_chunks_at_once(shop: Shop, start_daemon: StartDaemon) -> None:
     shop.limit(2)
     _meeting(shop, guests=5, slots=2)
     daemon = start_daemon(engine="spark", env=ENVIRONMENT | {"DATAFLOW_ROOT": shop.settings.effective_root})
     eventually(lambda: len(list(shop.flow.parent.glob("met-*"))) == 2, seconds=COLD_SECONDS)
     assert shop.live() == 2
     shop.connection.execute("UPDATE dataflow.control SET concurrency = 5 WHERE scope = 'global'")
-    # Claimed, and not running yet: its application starts.
+    # A run is claimed, and waits while its Spark application starts.
     eventually(lambda: shop.value("SELECT count(*) FROM dataflow.runs() WHERE status = 'WAITS_FOR_SPARK'"))
     assert "Spark application, which is starting" in shop.value(
         "SELECT error FROM dataflow.runs() WHERE status = 'WAITS_FOR_SPARK' LIMIT 1"
@@ -82,7 +82,7 @@ def test_a_limit_that_is_raised_gives_as_many_chunks_that_run(shop: Shop, start_
     daemon.stop()
 
 
-def test_what_one_daemon_cannot_place_another_takes(shop: Shop, start_daemon: StartDaemon) -> None:
+def test_another_daemon_takes_runs_that_one_has_no_slot_for(shop: Shop, start_daemon: StartDaemon) -> None:
     shop.limit(8)
     shop.connection.execute("UPDATE dataflow.control SET runners = 1, slots = 1 WHERE scope = 'global'")
     _meeting(shop, guests=2, slots=1)

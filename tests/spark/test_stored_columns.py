@@ -1,4 +1,4 @@
-"""Files whose columns are not those of their dataset's schema: named before any job code, whatever the format."""
+"""Files whose columns differ from their dataset's schema: the difference is reported before any job code, for each format."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def rows(spark: SparkSession, wanted: Order) -> int:
         ("id,na\x1bme,amount", r"extra: `na\x1bme`"),
     ],
 )
-def test_a_header_that_names_other_columns_is_told_by_name(
+def test_a_header_with_other_columns_is_refused_with_their_names(
     spark: SparkSession, tmp_path: Path, header: str, says: str
 ) -> None:
     (tmp_path / "raw.csv").write_text(f"{header}\n{ROWS}")
@@ -121,7 +121,7 @@ def test_a_header_is_read_as_spark_reads_it(
     assert rows(spark, order(source(**options), tmp_path, tmp_path / "raw.csv")) == expected
 
 
-def test_compressed_and_empty_files_are_looked_into(spark: SparkSession, tmp_path: Path) -> None:
+def test_headers_of_compressed_and_empty_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "raw"
     place.mkdir()
     good = f"id,name,amount\n{ROWS}".encode()
@@ -210,7 +210,9 @@ def test_hadoop_reads_the_beginning_of_a_file_that_is_elsewhere(spark: SparkSess
     assert files.beginning(spark, f"file://{tmp_path}/gone.csv", 2) is None
 
 
-def test_parquet_that_lacks_a_column_or_has_another_type_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_parquet_that_lacks_a_column_or_has_another_type_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     place = tmp_path / "raw"
     place.mkdir()
     good = {
@@ -277,7 +279,7 @@ def test_what_spark_reads_without_loss_is_no_other_type(  # noqa: PLR0913, PLR09
             stored_columns.check(spark, dataset, [chunk])
 
 
-def test_of_what_a_job_wrote_one_footer_tells(spark: SparkSession, tmp_path: Path) -> None:
+def test_one_footer_is_enough_for_files_that_a_job_wrote(spark: SparkSession, tmp_path: Path) -> None:
     place = tmp_path / "raw"
     spark.range(10).repartition(3).write.parquet(str(place))
     listed = tuple(file.document() for file in files.listing(spark, str(place)))
@@ -291,11 +293,11 @@ def test_of_what_a_job_wrote_one_footer_tells(spark: SparkSession, tmp_path: Pat
     ("records", "says"),
     [
         ([{"id": 1, "name": "ann", "amount": 2.5}], ""),
-        ([{"id": 1, "name": "ann"}, {"id": 2}], ""),  # what is absent is NULL
+        ([{"id": 1, "name": "ann"}, {"id": 2}], ""),  # a missing field is NULL
         ([{"id": 1, "name": "ann", "amount": 2.5, "more": 1}], ""),
         ([{"id": 1, "name": "ann", "Amount": 2.5}], "missing: `amount`; instead there: `Amount`"),
         ([{"id": "1", "name": "ann", "amount": 2}], "`id` is text, the schema says bigint"),
-        ([{"id": "1"}, {"id": 2}, "broken"], ""),  # some are: they go to quarantine
+        ([{"id": "1"}, {"id": 2}, "broken"], ""),  # some records fit; the others go to quarantine
         ([{"id": 1, "amount": [1]}], "`amount` is a list, the schema says double"),
         ([], ""),
     ],

@@ -1,4 +1,4 @@
-"""Attempts that write tables, under a real engine: what a kill -9, a lost result and a dead token leave behind."""
+"""Attempts that write tables, with a real engine: what a kill -9, a lost result and a dead token leave behind."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Loading:
         return await self.engine.run(await ordered(self.engine, attempt), lambda: None)
 
     def finish(self, result: Result) -> str:
-        """What the daemon does with it: the verdict."""
+        """Finishes the attempt as a daemon does, and returns the verdict."""
         [[verdict]] = self.daemon.connection.execute(
             "SELECT verdict FROM dataflow.finish(%s)", [Jsonb([result.document()])]
         ).fetchall()
@@ -92,7 +92,7 @@ class Loading:
 
     @asynccontextmanager
     async def staged_attempt(self, attempt: Attempt, results: list[Result]) -> AsyncIterator[None]:
-        """Until its code is let go on it has written its rows, and not published them."""
+        """Runs the attempt; inside the block it has written its rows, and has not published them."""
         self.wait.touch()
         self.staged.unlink(missing_ok=True)
 
@@ -139,7 +139,7 @@ async def loading(world: World, settings: Settings) -> AsyncIterator[Loading]:
         await engine.close()
 
 
-async def test_whatever_dies_the_rows_are_there_once_and_nothing_needs_cleaning(
+async def test_after_kills_and_a_lost_result_the_rows_are_there_once(
     world: World, warehouse: Warehouse, load_settings: Settings
 ) -> None:
     async with loading(world, load_settings) as here:
@@ -154,7 +154,7 @@ async def test_whatever_dies_the_rows_are_there_once_and_nothing_needs_cleaning(
 
         lost = here.claim()
         assert (await here.run(lost)).outcome == "DONE"
-        # The daemon dies before it can tell the control database.
+        # The test does not call finish(), as if the daemon had died here.
         assert warehouse.do("SELECT id, name, shard FROM loaded ORDER BY id") == [
             (1, "ann", "s1"),
             (2, "bob", "s1"),

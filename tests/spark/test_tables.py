@@ -1,4 +1,4 @@
-"""Tables in Postgres as datasets, on the shared Spark and a database apart from the control database."""
+"""Tables in Postgres as datasets, on the shared Spark, in another database than the control database."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_replay_changes_nothing_and_a_zombie_replaces_nothing(
         writing.publish(out, zombie, 5, lambda: False)
     assert dead.value.code == "LOCKED"
     staged(third, spark, frame.limit(3))
-    assert "out__attempt_9" not in warehouse.tables(), "what the successor finds outdated it collects"
+    assert "out__attempt_9" not in warehouse.tables(), "a successor drops the staging table of a dead attempt"
     with pytest.raises(AttemptError, match="attempt 10 has taken 2026-01-01") as fenced:
         writing.publish(out, zombie, 5, lambda: True)
     assert fenced.value.code == "LOCKED"
@@ -296,7 +296,7 @@ def test_a_window_reads_its_chunks_and_a_table_without_dataids_is_one_chunk(
         reading.read(spark, whole, [Chunk(dataid="a"), Chunk(dataid="b")], [warehouse.host])
 
 
-def test_a_password_opens_the_door_and_is_seen_by_the_server_alone(
+def test_a_password_opens_the_table_and_only_the_server_sees_it(
     spark: SparkSession,
     locked_warehouse: Warehouse,
     numbers: Path,
@@ -367,7 +367,7 @@ def test_a_password_opens_the_door_and_is_seen_by_the_server_alone(
         ({"columns": "id int, nam string"}, "WRONG_DATA", "no column 'nam' (did you mean 'name'?)"),
     ],
 )
-def test_a_table_that_cannot_be_read_is_told_before_job_code(  # noqa: PLR0913, PLR0917
+def test_a_table_that_cannot_be_read_is_refused_before_job_code(  # noqa: PLR0913, PLR0917
     spark: SparkSession, warehouse: Warehouse, tmp_path: Path, changes: dict[str, Any], code: str, says: str
 ) -> None:
     warehouse.do("CREATE TABLE t (id int, name text, day date)")
@@ -448,7 +448,7 @@ def test_staging_tables_of_dead_attempts_are_collected_and_nothing_else(
     assert warehouse.tables() == {long, "other", "other__attempt_3", "dataflow_published", *mine}
 
 
-def test_validate_publishes_rows_where_they_lie(spark: SparkSession, warehouse: Warehouse) -> None:
+def test_the_job_validate_publishes_existing_rows_in_place(spark: SparkSession, warehouse: Warehouse) -> None:
     warehouse.do("CREATE TABLE t (id int, day text)")
     checks = {"unique": {"columns": ["id"], "severity": "error"}}
     dataset = warehouse.dataset("t", options=BY_DAY, checks=checks)
@@ -498,10 +498,8 @@ def test_rows_that_are_replaced_while_they_are_read_are_read_again_by_another_at
 
 
 @pytest.mark.parametrize("column", ["d%y", "per%cent"])
-def test_names_with_a_percent_sign_are_names_as_any_other(
-    spark: SparkSession, warehouse: Warehouse, column: str
-) -> None:
-    """The column of the dataid is filled in, or is one of those that are written."""
+def test_names_with_a_percent_sign_work(spark: SparkSession, warehouse: Warehouse, column: str) -> None:
+    """Once the job writes the column of the dataid itself, and once dataflowd fills it in."""
     warehouse.do('CREATE TABLE "odd%s name" ("per%cent" text, "n%(b)s" numeric)')
     warehouse.do(
         'INSERT INTO "odd%%s name" SELECT %s, i FROM (VALUES (1.0), (1.00), (2), (3), (4)) AS v (i)', DAY
@@ -555,7 +553,7 @@ def test_delete_with_data_removes_the_rows_of_its_chunks_and_fences_who_wrote_th
     done = run_ctl(*words, env={"DATAFLOW_ALLOWED_HOSTS": warehouse.host})
     assert done.returncode == 0, done.stderr
     assert "deleted 10 rows of loaded" in done.stdout
-    # What was in the table before any attempt published there is nobody's of ours.
+    # Rows that were in the table before any attempt published stay.
     assert warehouse.do("SELECT shard, count(*) FROM loaded GROUP BY 1 ORDER BY 1") == [
         ("b", 10),
         ("before", 10),

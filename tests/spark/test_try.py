@@ -1,4 +1,4 @@
-"""dataflowctl try: the real code on a part of the real input, and afterwards everything is as it was."""
+"""`dataflowctl try`: runs the real code on a part of the real input, and changes nothing."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def work(ctx):
 
 @pytest.fixture
 def shop(world: World, settings: Settings, tmp_path: Path) -> dict[str, str]:
-    """The variables that a person who tries its jobs has set."""
+    """The environment variables of a person who tries the jobs of the flow."""
     flow = tmp_path / "flow" / "flow.toml"
     flow.parent.mkdir()
     flow.write_text(FLOW)
@@ -182,14 +182,14 @@ outputs = ["copied"]
 
 
 def test_run_shows_what_a_spark_job_prints(shop: dict[str, str], run_ctl: RunCtl) -> None:
-    """Here, for a trial and a run in the foreground show it alike."""
+    """This test is here because a trial and a run in the foreground share the code that prints."""
     done = run_ctl("run", "work", "--dataid", "d1", env=shop)
-    # Its check min_rows fails, after the job has spoken.
+    # The check min_rows fails after the job has printed.
     assert done.returncode == EXIT["FAILED"], done.stderr
     assert [line.split() for line in done.stdout.splitlines()[:1]] == [["hello", "password=***"]]
 
 
-def test_a_sql_job_and_a_failing_check_are_told_to_a_person(
+def test_a_trial_shows_the_rows_of_a_sql_job_and_a_failed_check(
     world: World, shop: dict[str, str], run_ctl: RunCtl, settings: Settings
 ) -> None:
     daemon = world.daemon()
@@ -274,7 +274,7 @@ def test_what_a_killed_trial_left_is_removed_by_the_next_command(
     with begin_trial() as process:
         [left] = eventually(lambda: leftovers(temporary_directory))
         assert asked(run_ctl, "gc", "--dry-run")["temporary"] == []
-        # A JVM that is starting does not find out by itself that its directory is gone.
+        # A starting JVM does not notice that its directory is gone, so that gc has to kill it.
         jvm = eventually(lambda: [pid for pid in working_in(left) if "java" in command(pid)])
         process.kill()
     assert asked(run_ctl, "gc", "--dry-run")["temporary"] == [str(left)]

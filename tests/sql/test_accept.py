@@ -1,4 +1,4 @@
-"""Chunks that other code made: what changed, what an upgrade keeps, and what a person accepts."""
+"""Chunks that another version of the code made: what changed, what an upgrade keeps fresh, and what a person accepts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTS = {"jobs.py": "a", "jobs.py:clean": "b", "jobs.py:LIMIT": "c"}
 
 @pytest.fixture
 def made(world: World) -> World:
-    """By a daemon of release 0.1."""
+    """Chunks that a daemon of release 0.1 has made."""
     world.job("clean_orders", "raw", "clean")
     world.do("SELECT dataflow.code_version('clean_orders', %s, 'config')", OLD)
     world.ready("raw", *DAYS)
@@ -45,13 +45,13 @@ def accept(world: World, *patterns: str, **named: Any) -> list[str]:
     return [row[0] for row in world.rows(statement, list(patterns) or None, *given)]
 
 
-def test_an_upgrade_makes_nothing_stale_and_what_changes_later_is_known_by_name(made: World) -> None:
+def test_an_upgrade_makes_no_chunk_stale_and_later_changes_are_named(made: World) -> None:
     parameters = {"jobids": ["clean_orders"], "code_hashes": [NEW], "whole_hashes": [OLD]}
     assert made.connection.execute(db.query("other_code"), parameters).fetchall() == []
     assert tell(made, NEW, OLD)
     assert not tell(made, NEW, OLD)
     assert stale(made) == []
-    # A daemon that is not upgraded yet says the same in its own way.
+    # A daemon of release 0.1 reports the same code by its old hash.
     assert not made.value("SELECT dataflow.code_version('clean_orders', %s, 'config')", OLD)
     assert stale(made) == []
     tell(made, NEXT, "3" * 64, **{"jobs.py:clean": "changed", "rates.py:of": "d"})
@@ -60,7 +60,7 @@ def test_an_upgrade_makes_nothing_stale_and_what_changes_later_is_known_by_name(
     assert stale(made) == []
 
 
-def test_code_that_changed_with_the_upgrade_is_stale_and_what_changed_is_not_known(made: World) -> None:
+def test_chunks_of_code_that_changed_with_the_upgrade_are_stale_without_names_of_changes(made: World) -> None:
     tell(made, NEW, "3" * 64)
     assert stale(made) == [(day, ["CODE"], None) for day in DAYS]
 
@@ -84,7 +84,7 @@ def test_what_is_accepted_is_fresh_until_the_code_changes_again(made: World) -> 
     assert accept(made, DAYS[0]) == []
     tell(made, "4" * 64, None)
     assert len(stale(made)) == len(DAYS)
-    # Accepted again, and back to the code that made it: both are good.
+    # Accepted once more, the chunks are fresh; and they are fresh when the code that made them comes back.
     assert accept(made) == list(DAYS)
     assert stale(made) == []
     tell(made, NEW, OLD)

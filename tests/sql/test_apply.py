@@ -227,7 +227,7 @@ def test_only_the_runs_of_jobs_that_changed_are_judged_again(
 ) -> None:
     apply(connection, flow_of(RETAIL))
     connection.execute("SELECT dataflow.ready('raw', '1')")
-    # Taken from the queue past every rule: whoever looks at this job's runs puts it back.
+    # Removes the run from the queue behind the functions' back: judging this job's runs again would put it back.
     connection.execute("DELETE FROM dataflow.work")
     other = RETAIL.replace("retail", "other").replace("raw", "raw2").replace("clean", "clean2")
     described = RETAIL.replace(
@@ -240,7 +240,7 @@ def test_only_the_runs_of_jobs_that_changed_are_judged_again(
     assert rows(connection, "SELECT jobid, dataid FROM dataflow.work") == [("make_clean", "1")]
 
 
-def test_a_calendar_keeps_its_place_until_it_becomes_another(
+def test_a_calendar_goes_on_where_it_was_until_its_zone_changes(
     connection: psycopg.Connection, flow_of: Callable[[str], Flow]
 ) -> None:
     clock = '[flow]\nname = "c"\n[dataset.clock]\ncalendar = "daily"\nstart = 2026-01-01\nzone = "Europe/Berlin"\n'
@@ -254,7 +254,7 @@ def test_a_calendar_keeps_its_place_until_it_becomes_another(
     assert rows(connection, state)[0][0] is True
 
 
-def test_a_document_that_is_no_flow_is_refused_with_a_hint(connection: psycopg.Connection) -> None:
+def test_a_document_that_is_not_a_flow_is_refused_with_a_hint(connection: psycopg.Connection) -> None:
     call = "SELECT * FROM dataflow.apply_flow(%s)"
     unstorable = {"name": "f", "datasets": [{"datasetid": "a", "format": "cvs"}], "jobs": []}
     documents: list[Any] = [{}, [], "x", {"name": "f", "datasets": {}, "jobs": []}, unstorable]
@@ -265,7 +265,7 @@ def test_a_document_that_is_no_flow_is_refused_with_a_hint(connection: psycopg.C
         assert caught.value.diag.message_hint
 
 
-def test_many_who_apply_the_same_flow_at_once_all_succeed(
+def test_concurrent_applies_of_the_same_flow_all_succeed(
     connection: psycopg.Connection, dsn: str, flow_of: Callable[[str], Flow]
 ) -> None:
     flow = flow_of(RETAIL)

@@ -1,4 +1,4 @@
-"""The life of an attempt: fenced, cancelled, lost, rescued, taken again, and offered while somebody has its rows."""
+"""The life of an attempt: fenced, cancelled, lost, rescued, retaken, and finished while an operator's transaction holds its rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_resubmit_while_running_kills_the_token_at_once(pipeline: World) -> None
     assert pipeline.value("SELECT count(*) FROM dataflow.manifest") == 0
 
 
-def test_an_attempt_started_when_its_code_began_and_not_when_that_was_told(pipeline: World) -> None:
+def test_an_attempt_started_when_its_code_began_and_not_when_the_daemon_reported_it(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
     attempt = daemon.claim_one()
@@ -62,7 +62,7 @@ def test_a_result_tells_the_start_in_seconds_unless_it_was_told_before(pipeline:
     ]
 
 
-def test_what_a_restarted_daemon_ran_is_not_said_to_have_outlived_its_lease(pipeline: World) -> None:
+def test_the_message_for_attempts_of_a_restarted_daemon_does_not_blame_the_lease(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     first = pipeline.daemon()
     first.claim_one()
@@ -112,7 +112,7 @@ def test_resubmit_while_running_runs_elsewhere_only_after_the_lock_is_free(pipel
 
 
 def test_a_cancelled_run_of_a_daemon_that_is_cut_off_waits_for_the_end_of_its_lease(pipeline: World) -> None:
-    """Its runner goes on until then, and does not know that it was cancelled."""
+    """The daemon cannot learn of the cancellation, so its runner goes on until the lease ends."""
     pipeline.ready("raw", DAY)
     alpha, beta = pipeline.daemon("alpha"), pipeline.daemon("beta")
     attempt = alpha.claim_one()
@@ -461,7 +461,7 @@ def test_versions_of_a_deleted_chunk_count_on_so_that_what_was_made_of_it_is_sta
     assert pipeline.rows(versions) == [("clean", 2), ("raw", 1), ("sums", 1)]
     stale = "SELECT datasetid, because, input FROM dataflow.stale"
     assert pipeline.rows(stale) == [("sums", ["INPUT"], f"clean/{DAY}")]
-    # Held while it was not there; and once more from outside.
+    # Versions also count on when the deleted chunk was held and released, and when it comes from outside.
     pipeline.do("SELECT dataflow.delete_chunk('clean', %s)", DAY)
     pipeline.do("SELECT dataflow.hold('clean', %s)", DAY)
     pipeline.do("SELECT dataflow.release('clean', %s)", DAY)

@@ -1,4 +1,4 @@
-"""Whatever is wrong is refused with a word on what would be right, and nothing is changed."""
+"""Wrong input is refused with a message that says what is allowed, and changes nothing."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_finish_with_a_wrong_token_is_fenced_and_changes_nothing(pipeline: Wor
     assert daemon.finish(attempt) == "accepted"
 
 
-def test_an_empty_finish_is_nothing(pipeline: World) -> None:
+def test_an_empty_finish_changes_nothing(pipeline: World) -> None:
     assert pipeline.rows("SELECT * FROM dataflow.finish('[]')") == []
 
 
@@ -161,15 +161,15 @@ def test_a_dataset_has_one_producer(pipeline: World) -> None:
         "UPDATE dataflow.datastatus SET external = false WHERE datasetid = 'raw'",
         # RUNNING without an attempt
         "UPDATE dataflow.datastatus SET status = 'RUNNING', attempt = NULL WHERE datasetid = 'raw'",
-        # held from nothing
+        # HOLD without the status to go back to
         "UPDATE dataflow.datastatus SET status = 'HOLD' WHERE datasetid = 'raw'",
-        # a status of the other type of row
+        # a status of IN rows on an OUT row
         "UPDATE dataflow.datastatus SET status = 'DONE' WHERE datasetid = 'raw'",
         # ended without an outcome
         "UPDATE dataflow.attempt SET ended = now()",
         # failed without a code
         "UPDATE dataflow.attempt SET ended = now(), outcome = 'FAILED', code = NULL",
-        # a try again of what has not failed
+        # a retry of an attempt that has not failed
         "UPDATE dataflow.attempt SET retry_at = now()",
     ],
 )

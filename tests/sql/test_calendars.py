@@ -1,4 +1,4 @@
-"""Periods of time become READY by themselves: when they are due, in order, also after an outage and across time changes."""
+"""A calendar makes periods READY when they are due, in order, also after an outage and across changes of daylight saving time."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_period_may_be_ready_when_it_starts(world: World) -> None:
         ("America/New_York", "2026-03-08", "2026-03-09 04:00Z"),
         ("America/New_York", "2026-11-01", "2026-11-02 05:00Z"),
         ("Asia/Kolkata", "2026-01-01", "2026-01-01 18:30Z"),
-        ("Africa/Cairo", "2026-04-24", "2026-04-24 21:00Z"),  # begins at one o'clock
+        ("Africa/Cairo", "2026-04-24", "2026-04-24 21:00Z"),  # the day begins at one o'clock
         ("Africa/Cairo", "2026-04-25", "2026-04-25 21:00Z"),
     ],
 )
@@ -152,12 +152,12 @@ def test_today_is_ready_when_the_day_begins(world: World) -> None:
     assert world.daemon().runs() == {("fetch", f"{datetime.now(UTC):%Y-%m-%d}")}
 
 
-def test_a_retired_calendar_stands_still(world: World) -> None:
+def test_a_retired_calendar_makes_no_periods(world: World) -> None:
     world.calendar("clock", "daily", "2026-01-01", retired="2026-01-01")
     assert tick(world, "2026-02-01 00:00Z") == []
 
 
-def test_a_calendar_in_no_zone_is_refused(world: World) -> None:
+def test_a_calendar_in_an_unknown_zone_is_refused(world: World) -> None:
     with pytest.raises(psycopg.Error, match="unknown time zone Europe/Atlantis") as refused:
         world.calendar("clock", "daily", "2026-01-01", calendar_zone="Europe/Atlantis")
     assert refused.value.sqlstate == "DF400"
@@ -169,7 +169,9 @@ def test_a_calendar_of_centuries_is_caught_up_with_in_calls_of_bounded_length(wo
     made = [world.value("SELECT dataflow.tick('2026-01-01 00:00Z')") for _ in range(4)]
     assert made[0] == made[1] == 10_000
     assert made[2:] == [(date(2026, 1, 1) - date(1970, 1, 1)).days - 20_000, 0]
-    assert world.value("SELECT dataflow.tick('infinity')") == 20_000  # with those of `today`
+    assert (
+        world.value("SELECT dataflow.tick('infinity')") == 20_000
+    )  # 10,000 periods of each of the two calendars
 
 
 @pytest.mark.parametrize(
@@ -180,9 +182,7 @@ def test_a_calendar_of_centuries_is_caught_up_with_in_calls_of_bounded_length(wo
         ("2026-01-02", "it is due since 2026-01-03 00:00:00+00: start dataflowd, which makes it READY"),
     ],
 )
-def test_why_says_when_a_calendar_makes_the_input_and_never_that_it_arrives(
-    world: World, dataid: str, says: str
-) -> None:
+def test_why_says_when_a_calendar_makes_the_input(world: World, dataid: str, says: str) -> None:
     world.calendar("clock", "daily", "2026-01-01")
     world.job("daily_report", ["clock"], "report")
     world.do("SET TimeZone = 'UTC'")

@@ -1,4 +1,4 @@
-"""History tells what was declared, by whom, from which flow; what happened around a run; and for what it waited."""
+"""The history has each declaration with its author and its flow, the events around a run, and what the run waited for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRET = "hunter-2-canary"  # noqa: S105
 
 
 def declared(world: World) -> list[Row]:
-    """What was declared since: kind, name, what, before, after, and by which flow."""
+    """Events of declarations: kind, name, what changed, from, to, and by which flow."""
     return world.rows(
         "SELECT kind, coalesce(nullif(jobid, ''), datasetid), code, from_status, to_status, reason"
         " FROM dataflow.event WHERE kind IN ('dataset', 'job') ORDER BY event"
@@ -61,7 +61,7 @@ def test_apply_tells_what_changed_from_what_to_what_and_from_which_file(world: W
     assert ("job", "clean_orders", "declared", None, "command", by) in first
     assert ("job", "clean_orders", "input", None, '{"kind": "identity"}', by) in first
     apply(world, flow())
-    assert declared(world) == first, "what is as it was is not told"
+    assert declared(world) == first, "applying the same flow again writes no event"
     apply(
         world,
         flow(location="/new/{dataid}", max_running=3, mapping={"kind": "offset", "unit": "day", "by": -1}),
@@ -83,7 +83,7 @@ def test_apply_tells_what_changed_from_what_to_what_and_from_which_file(world: W
     )
 
 
-def test_a_change_by_hand_is_told_without_a_flow(pipeline: World) -> None:
+def test_history_has_a_change_by_hand_without_a_flow(pipeline: World) -> None:
     known = len(declared(pipeline))
     pipeline.as_framework("UPDATE dataflow.dataset SET description = 'orders' WHERE datasetid = 'raw'")
     assert declared(pipeline)[known:] == [("dataset", "raw", "description", "", "orders", None)]
@@ -101,7 +101,7 @@ def test_secrets_do_not_reach_history(world: World) -> None:
     assert any('"day": 1' in (row[4] or "") for row in declared(world))
 
 
-def test_a_second_registration_is_told_with_its_version(pipeline: World) -> None:
+def test_history_has_a_second_registration_with_its_version(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     alpha = pipeline.daemon()
     alpha.work_off()
@@ -110,10 +110,10 @@ def test_a_second_registration_is_told_with_its_version(pipeline: World) -> None
         "SELECT kind, datasetid, from_status, to_status, reason FROM dataflow.event WHERE code = 'NEW_VERSION'"
     )
     assert event == ("status", "raw", None, None, "version 2: a correction")
-    assert pipeline.queue() == set(), "nobody becomes ready by it"
+    assert pipeline.queue() == set(), "a new version of an input queues no run"
 
 
-def test_a_reload_is_told_by_the_daemon_of_that_name_alone(pipeline: World) -> None:
+def test_only_the_daemon_itself_reports_its_reload(pipeline: World) -> None:
     alpha = pipeline.daemon()
     reload = "SELECT dataflow.reloaded(%s, %s, 2)"
     assert alpha.connection.execute(reload, [alpha.name, alpha.incarnation]).fetchall() == [(True,)]
@@ -158,7 +158,7 @@ def waited(world: World, dataid: str) -> list[Row]:
 
 
 def queued_ago(world: World, dataid: str, seconds: int) -> None:
-    """As if it had been ready for longer."""
+    """Moves the event `queued` of the run into the past."""
     with world.connection.transaction():
         world.do("SET LOCAL ROLE dataflow_admin")
         world.do(
@@ -196,7 +196,7 @@ def test_a_wait_for_a_daemon_says_when_one_came(pipeline: World) -> None:
     assert "no daemon was running until alpha on host, pid 1 started at" in reason
 
 
-def test_a_pause_and_the_start_of_a_runner_are_told(pipeline: World) -> None:
+def test_history_has_pauses_and_starts_of_runners(pipeline: World) -> None:
     alpha = pipeline.daemon()
     pipeline.do("SELECT dataflow.pause('job:clean_orders')")
     pipeline.ready("raw", DAY)
@@ -214,7 +214,7 @@ def test_a_pause_and_the_start_of_a_runner_are_told(pipeline: World) -> None:
 
 
 @pytest.mark.parametrize("what", ["add", "retire"])
-def test_a_changed_key_is_told(world: World, what: str) -> None:
+def test_history_has_a_changed_key(world: World, what: str) -> None:
     [[key]] = world.rows("SELECT dataflow.add_key('x25519', decode(repeat('01', 32), 'hex'))")
     if what == "retire":
         world.do("SELECT dataflow.retire_key(%s)", key)

@@ -1,4 +1,4 @@
-"""The heat map of a dataset: lines by the form of the dataids, gaps for what is missing, marks for what is stale."""
+"""The heat map of a dataset: the form of the dataids decides the lines, a missing chunk is a gap, a stale chunk has a mark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def drawn(world: World, dataset: str = "raw", width: int = 20, *bounds: str | No
     ("dataids", "kind", "lines"),
     [
         (["2026-01-30", "2026-02-02", "2026-02-04"], "day", {"2026-01": " " * 29 + "._", "2026-02": "_._."}),
-        # A month of which every day is missing is a line, too; and a day that does not exist has its place.
+        # A month without any chunk is a line too. A day that does not exist (30 February) has a place in its line.
         (["2026-01-31", "2026-02-30", "2026-04-02"], "day",
             {"2026-01": " " * 30 + ".", "2026-02": "_" * 28 + "_.", "2026-03": "_" * 31, "2026-04": "_."}),
         (["2026-01-31T22", "2026-02-01T01"], "hour", {"2026-01-31": " " * 22 + "._", "2026-02-01": "_."}),
@@ -44,13 +44,13 @@ def test_a_line_is_a_period_or_a_range_and_what_is_missing_is_a_gap(
     assert {each for each, _, _ in found} == ({kind} if kind else set())
 
 
-def test_far_more_missing_lines_than_others_are_left_out(world: World) -> None:
+def test_missing_lines_are_left_out_when_they_are_far_more_than_the_others(world: World) -> None:
     world.dataset("raw")
     world.ready("raw", "1", "999999999")
     assert [label for _, label, _ in drawn(world)] == ["0", "999999980"]
 
 
-def test_each_state_has_its_mark_and_stale_has_one(pipeline: World) -> None:
+def test_each_status_and_stale_chunks_have_a_mark(pipeline: World) -> None:
     days = [f"2026-01-0{day}" for day in range(1, 8)]
     pipeline.ready("raw", *days[:5])
     daemon = pipeline.daemon()

@@ -1,6 +1,6 @@
-"""Sixteen daemons at a time on one queue: each run is done once, and none is forgotten.
+"""Sixteen daemons work on one queue at the same time: each run is done once, and none is forgotten.
 
-Two producers feed one consumer, so that transactions which each bring half of what a run needs meet all the time.
+Two producers feed one consumer. Often two concurrent transactions each bring one of the two inputs of a run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.fix_world import Daemon, World
 
 DAEMONS = 16
-DATAIDS = 6_667  # of three jobs
+DATAIDS = 6_667  # for each of the three jobs
 BATCH = 64
 DEADLINE_SECONDS = 240
 
@@ -37,7 +37,7 @@ def work(daemon: Daemon, observer: psycopg.Connection, trouble: Event) -> None:
             assert set(verdicts.values()) <= {"accepted"}
             if not attempts and observer.execute(done).fetchone() == (DATAIDS,):
                 return
-            assert time.monotonic() < deadline, "nothing is claimed any more, and not all is done"
+            assert time.monotonic() < deadline, "runs are left that nobody could claim or finish in time"
     finally:
         trouble.set()
 
@@ -93,7 +93,7 @@ def test_limits_hold_while_sixteen_daemons_claim(world: World) -> None:
         assert max(threads.map(claims, daemons)) <= limit
 
 
-def test_operators_and_daemons_at_a_time_neither_deadlock_nor_lose_a_run(world: World) -> None:
+def test_concurrent_operators_and_daemons_neither_deadlock_nor_lose_a_run(world: World) -> None:
     world.job("clean_orders", "raw", "clean")
     world.job("sum_orders", "clean", "sums")
     dataids = [str(number) for number in range(200)]
@@ -139,7 +139,7 @@ def within(daemon: Daemon, want: int, scarce: list[str], room: int) -> list[str]
     return sorted(str(jobid) for [jobid] in rows)
 
 
-def test_a_claim_takes_of_scarce_jobs_together_only_what_has_room(world: World) -> None:
+def test_a_claim_takes_of_all_scarce_jobs_together_only_what_has_room(world: World) -> None:
     for job in ("spark1", "spark2", "shell"):
         world.job(job, f"raw_{job}", f"out_{job}")
         world.ready(f"raw_{job}", *"12345")
@@ -148,7 +148,7 @@ def test_a_claim_takes_of_scarce_jobs_together_only_what_has_room(world: World) 
     scarce = ["spark1", "spark2"]
     assert within(alpha, 100, scarce, 3) == ["shell"] * 5 + ["spark1"] * 2 + ["spark2"]
     assert within(alpha, 100, scarce, 0) == []
-    # What one daemon has no place for, another takes; and without a word about places all is taken.
+    # Another daemon takes what alpha has no room for. A claim without a limit for scarce jobs takes all.
     assert within(beta, 2, scarce, 4) == ["spark1", "spark2"]
     assert len(beta.claim()) == 5
 
@@ -161,7 +161,7 @@ def test_a_scarce_job_keeps_its_priority(world: World) -> None:
     assert within(world.daemon(), 3, ["spark"], 2) == ["shell", "spark", "spark"]
 
 
-def test_runners_and_slots_are_set_of_daemons_and_told(world: World) -> None:
+def test_runners_and_slots_of_a_daemon_are_set_and_logged(world: World) -> None:
     limits: LiteralString = db.query("daemon_limits").replace("%(daemon)s", "'alpha'").rstrip(";")
     assert world.rows(limits) == [(100, None, False, None, None)]
     world.do("UPDATE dataflow.control SET runners = 3, slots = 2 WHERE scope = 'global'")

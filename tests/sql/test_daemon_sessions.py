@@ -1,4 +1,4 @@
-"""Whose session is there, and which one keeps others out although nobody is behind it."""
+"""Which daemons have a session, and which session of a frozen daemon keeps runs locked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ END = "SELECT daemon, session_pid, is_ended FROM dataflow.end_frozen_sessions()"
 
 
 def freeze(world: World, daemon: Daemon, *, leases: float) -> None:
-    """Its lease has been over for so many times as long as it lasted."""
+    """Sets the end of the daemon's lease back by this many times the length of a lease."""
     world.do(
         "UPDATE dataflow.daemon SET lease_until = clock_timestamp() - %s * lease WHERE daemon = %s",
         leases,
@@ -133,7 +133,7 @@ def test_a_role_that_may_not_end_a_session_says_so_and_status_and_doctor_say_wha
 def test_a_role_with_pg_signal_backend_may_end_the_session_of_another(
     server: Server, pipeline: World
 ) -> None:
-    """Of all but a superuser, whom nobody but a superuser may end."""
+    """Only a superuser may end the session of a superuser."""
     with (
         server.login(pipeline.dsn, "dataflow_daemon", "frozen") as frozen_dsn,
         server.login(pipeline.dsn, "dataflow_daemon") as dsn,

@@ -1,4 +1,4 @@
-"""Datasets and jobs that are declared by SQL: the rules of flow files, and what a flow file does to them later."""
+"""Datasets and jobs that are declared by SQL: they obey the rules of flow files, and a flow file may take them over later."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def test_what_is_declared_by_sql_runs(declared: World) -> None:
     assert declared.status("model", "1") == "READY"
 
 
-def test_declared_anew_what_is_left_out_has_its_default_again(declared: World) -> None:
+def test_a_second_declaration_resets_what_it_leaves_out_to_the_default(declared: World) -> None:
     declared.ready("raw", "1")
     again: LiteralString = 'SELECT dataflow.declare_job(\'train\', \'{"raw": {"kind": "offset", "by": -1, "unit": "number"}}\', \'{model}\')'
     assert declared.value(again) == "changed"
     assert declared.rows("SELECT params FROM dataflow.job") == [({},)]
-    # Runs are judged by what is declared now.
+    # The queue follows the new declaration.
     assert declared.queue() == declared.rebuilt_queue() == {("train", "2")}
 
 
-def test_checks_and_mappings_are_kept_as_a_flow_file_would(
+def test_checks_and_mappings_are_stored_as_those_of_a_flow_file(
     declared: World, tmp_path: Path, settings: Settings
 ) -> None:
     checks = {
@@ -236,7 +236,7 @@ def test_a_flow_file_takes_over_what_it_declares_and_leaves_the_rest(
         ("dataset", "raw", "file", True),
         ("job", "train", "file", True),
     ]
-    # It is the job that it was, with the file's code: a daemon claims what was queued.
+    # The job keeps its queue: a daemon with the file's code claims the run.
     assert declared.daemon().runs() == {("train", "1")}
     assert apply(FILE) == {"raw": "unchanged", "model": "unchanged", "train": "unchanged"}
     _refused(declared, TRAIN, "job train belongs to flow file")

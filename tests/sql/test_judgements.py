@@ -1,4 +1,4 @@
-"""Checks of what comes from outside are judged once for each version, and question 4 has the answer."""
+"""The checks of a chunk from outside are judged once for each version, and question 4 gives the verdict."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def verdict(*, passed: bool, said: str = "") -> list[dict[str, Any]]:
 
 
 def judged(world: World, attempt: Attempt) -> Any:
-    """What the attempt is told; None: nobody has asked yet."""
+    """The verdict on the input in the attempt's work order. None: no attempt has judged it yet."""
     document = world.value("SELECT dataflow.attempt_order(%s, %s)", attempt.attempt, attempt.token)
     [chunk] = document["inputs"]["raw"]["chunks"]
     return chunk.get("judged")
 
 
-def test_what_passed_is_not_asked_again_and_a_new_version_is(world: World) -> None:
+def test_a_version_that_passed_is_not_judged_again_and_a_new_one_is(world: World) -> None:
     world.job("clean_orders", "raw", "clean")
     world.job("count_orders", "raw", "counts")
     world.ready("raw", DAY)
     daemon = world.daemon()
     first, second = daemon.claim()
     assert (judged(world, first), judged(world, second)) == (None, None)
-    # The job's own failure does not take it back.
+    # The verdict counts although the attempt that gave it has failed.
     daemon.fail(first, judged=verdict(passed=True))
     assert judged(world, second) is True
     daemon.finish(second)
@@ -40,7 +40,7 @@ def test_what_passed_is_not_asked_again_and_a_new_version_is(world: World) -> No
     assert judged(world, daemon.claim_one()) is None
 
 
-def test_what_failed_is_read_by_nobody_until_a_new_version_comes_or_somebody_vouches(world: World) -> None:
+def test_a_version_that_failed_is_not_read_until_a_person_vouches_or_a_new_one_comes(world: World) -> None:
     world.job("clean_orders", "raw", "clean", max_attempts=3)
     world.job("count_orders", "raw", "counts")
     world.ready("raw", DAY)
@@ -57,7 +57,7 @@ def test_what_failed_is_read_by_nobody_until_a_new_version_comes_or_somebody_vou
     again = {one.job: one for one in daemon.claim()}
     assert again.keys() == {"clean_orders", "count_orders"}
     assert judged(world, again["count_orders"]) is True
-    # A verdict that comes late does not take back what a person has said.
+    # A late verdict does not override validated(), which a person has called.
     daemon.fail(again["clean_orders"], code="NOT_VALIDATED", judged=verdict(passed=False, said=said))
     assert world.value(
         "SELECT validated FROM dataflow.datastatus WHERE datasetid = 'raw' AND locktype = 'OUT'"

@@ -1,4 +1,4 @@
-"""Jobs that run the code of another one: created by data alone, over a source, a partitioning and parameters of their own."""
+"""Jobs that run the code of another job: SQL creates them, each with its own source, partitioning and parameters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def partitioned(world: World, dataset: str, name: str, count: int = 2) -> None:
 
 
 def flow(**changes: Any) -> dict[str, Any]:
-    """As a file declares it."""
+    """The document that applying a flow file sends."""
     load = {
         "jobid": "load",
         "description": "All customers",
@@ -145,7 +145,7 @@ def test_a_job_is_created_like_another_and_told_of_its_datasets_by_the_names_in_
         ("load_eu", "size_5.2"),
     }
     daemon = shop.daemon()
-    # A daemon that has the code of the one has that of the other.
+    # A daemon that serves `load` also claims runs of `load_eu`, which has the same code.
     shop.do("SELECT dataflow.serve_jobs('alpha', incarnation, '{load}') FROM dataflow.daemon")
     attempt = next(each for each in daemon.claim() if each.job == "load_eu")
     told = order(shop, attempt)
@@ -163,7 +163,7 @@ def test_a_job_is_created_like_another_and_told_of_its_datasets_by_the_names_in_
     assert shop.status("load_eu.loaded", attempt.dataid) == "READY"
 
 
-def test_it_follows_the_flow_file_and_survives_its_pruning(shop: World) -> None:
+def test_a_created_job_follows_the_flow_file_and_survives_its_pruning(shop: World) -> None:
     create(shop, params={"currency": "EUR"})
     before = shop.value("SELECT config_hash FROM dataflow.job WHERE jobid = 'load_eu'")
     wider = flow(max_attempts=5, params={"currency": "USD", "least": 3}, config_hash="c2")
@@ -178,12 +178,12 @@ def test_it_follows_the_flow_file_and_survives_its_pruning(shop: World) -> None:
         "SELECT location, checks, retired FROM dataflow.dataset WHERE datasetid = 'load_eu.loaded'"
     )
     assert place == ("/new/loaded.load_eu", {}, None)
-    # A second application changes nothing: created jobs are none of the file's.
+    # Applying the flow again with prune changes nothing: a created job does not belong to the file.
     assert {change[2] for change in apply(shop, wider, prune=True)} == {"unchanged"}
     assert shop.queue() == shop.rebuilt_queue()
 
 
-def test_what_its_code_is_told_of_the_other_counts_for_it(shop: World) -> None:
+def test_a_code_version_of_the_original_job_counts_for_the_created_one(shop: World) -> None:
     create(shop)
     daemon = shop.daemon()
     attempt = next(each for each in daemon.claim() if each.job == "load_eu")
@@ -197,7 +197,7 @@ def test_what_its_code_is_told_of_the_other_counts_for_it(shop: World) -> None:
     ]
 
 
-def test_one_that_has_the_same_source_and_another_partitioning(shop: World) -> None:
+def test_a_created_job_may_have_the_same_source_and_another_partitioning(shop: World) -> None:
     partitioned(shop, "customers", "every_2")
     create(shop, "load_test", sources={}, partitioning="every_2")
     assert shop.rows("SELECT inputs FROM dataflow.jobs WHERE jobid = 'load_test'") == [
@@ -235,7 +235,7 @@ def test_an_output_may_be_a_dataset_that_somebody_has_declared(shop: World) -> N
         ({"name": "l" * 60}, "DF409", "would have a name of more than 63 characters"),
     ],
 )
-def test_what_cannot_be_is_refused_and_changes_nothing(
+def test_a_wrong_creation_is_refused_and_changes_nothing(
     shop: World, given: dict[str, Any], state: str, said: str
 ) -> None:
     before = shop.everything()
@@ -255,7 +255,7 @@ def test_rows_of_two_jobs_do_not_go_into_one_table(world: World) -> None:
     assert "--output loaded=DATASET" in str(refused.value.diag.message_hint)
 
 
-def test_a_flow_cannot_take_its_name_nor_retire_the_job_that_it_is_like(shop: World) -> None:
+def test_a_flow_cannot_take_a_created_jobs_name_nor_retire_its_original(shop: World) -> None:
     create(shop)
     taken = flow()
     taken["jobs"].append(taken["jobs"][0] | {"jobid": "load_eu", "outputs": ["other"]})
@@ -277,7 +277,7 @@ def test_a_flow_cannot_take_its_name_nor_retire_the_job_that_it_is_like(shop: Wo
     ]
 
 
-def test_it_is_dropped_with_what_was_made_for_it_and_may_come_back(shop: World) -> None:
+def test_a_created_job_is_dropped_with_its_datasets_and_may_come_back(shop: World) -> None:
     create(shop)
     daemon = shop.daemon()
     attempts = [each for each in daemon.claim() if each.job == "load_eu"]
@@ -297,7 +297,7 @@ def test_it_is_dropped_with_what_was_made_for_it_and_may_come_back(shop: World) 
     assert shop.status("load_eu.loaded", "size_5.1") == "READY"
 
 
-def test_who_has_not_the_job_that_it_is_like_does_not_take_it(shop: World) -> None:
+def test_a_daemon_without_the_original_job_does_not_claim_the_created_one(shop: World) -> None:
     create(shop)
     daemon = shop.daemon()
     shop.do("SELECT dataflow.serve_jobs('alpha', incarnation, '{other}') FROM dataflow.daemon")

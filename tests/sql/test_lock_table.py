@@ -82,7 +82,7 @@ def test_out_pending_or_hold_is_locked_for_reading_and_writing(pipeline: World, 
 
 
 @pytest.mark.parametrize("how", ["HOLD", "PENDING", "hold()", "hold_chunks()"])
-def test_who_reads_a_chunk_that_is_held_is_stopped_and_waits_for_the_release(world: World, how: str) -> None:
+def test_a_hold_stops_the_readers_of_the_chunk_until_its_release(world: World, how: str) -> None:
     world.job("split", ["raw", "rates"], ["good", "bad"], max_attempts=2)
     world.job("copy", "raw", "copied")
     world.ready("raw", DAY, NEXT_DAY)
@@ -111,14 +111,14 @@ def test_who_reads_a_chunk_that_is_held_is_stopped_and_waits_for_the_release(wor
     )
     assert reason == f"stopped: raw/{DAY} is {held}: bad feed"
     assert (world.consumed("raw", DAY, "copy"), world.consumed("rates", DAY, "split")) == (None, None)
-    # What reads another chunk of the dataset goes on.
+    # Attempts that read another chunk of the dataset go on.
     assert daemon.finish(*attempts.values()) == "accepted"
     assert daemon.claim() == []
     assert judge(world.connection) == []
     world.do("SELECT dataflow.release('raw', %s)", DAY)
     again = {attempt.run: attempt for attempt in daemon.claim()}
     assert again.keys() == {("split", DAY), ("copy", DAY)}
-    # No try was spent: the first failure is retried.
+    # The cancelled attempt has spent no try: the first failure is retried.
     daemon.fail(again["split", DAY])
     assert world.value("SELECT count(*) FROM dataflow.attempt WHERE retry_at IS NOT NULL") == 1
 
@@ -151,7 +151,7 @@ def test_a_hold_whose_snapshot_is_older_than_the_reader_stops_it_at_the_next_cla
     assert judge(pipeline.connection) == []
 
 
-def test_a_hold_tells_what_it_would_stop(pipeline: World) -> None:
+def test_a_dry_run_of_hold_lists_what_it_would_stop(pipeline: World) -> None:
     pipeline.ready("raw", DAY, NEXT_DAY)
     daemon = pipeline.daemon()
     daemon.claim_one()
@@ -188,7 +188,7 @@ def test_in_error_the_lock_is_released_for_a_rerun(pipeline: World) -> None:
     assert daemon.runs() == {("clean_orders", DAY)}
 
 
-def test_no_row_no_lock(pipeline: World) -> None:
+def test_without_a_row_there_is_no_lock(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     assert pipeline.status("clean", DAY) is None
     assert pipeline.no("clean_orders", DAY) == {}
@@ -226,7 +226,7 @@ def test_a_daemon_of_the_first_release_tells_the_remedy_in_its_error(pipeline: W
     assert pipeline.value("SELECT remedy FROM dataflow.attempt") == "restore it"
 
 
-def test_the_happy_path(pipeline: World) -> None:
+def test_a_run_is_claimed_finished_and_published(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
     attempt = daemon.claim_one()
@@ -395,7 +395,7 @@ def test_a_retired_job_does_not_run(pipeline: World) -> None:
 
 
 def test_each_code_is_that_of_its_question_also_for_the_second_judge(world: World) -> None:
-    """Whoever reads a code has to know which of the five questions is meant."""
+    """A code belongs to one of the five questions, so that a reader knows which one is meant."""
     world.job("clean_orders", ["raw", "rates"], "clean")
     world.job("late", {"raw": {"kind": "offset", "by": -1, "unit": "day"}}, "later")
     world.dataset("homeless", location=None)

@@ -1,6 +1,6 @@
-"""Ways to leave a run behind that a review has proven, each closed: a run that is ready is queued, whoever came first.
+"""Known ways in which a ready run was once missing in the queue: whichever transaction came first, the run has to be queued.
 
-The interleaving suite looks for such ways by itself; here each known one stands by name.
+tests/interleave searches for such ways; here each known one has a test.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.fix_world import Attempt, Daemon, World
 
 PAUSE_KEY = 4242
-# Stops a function of a session that says so at its first row for the queue.
+# In a session that sets test.pause, the first INSERT into the queue waits for an advisory lock.
 PAUSE = """
     CREATE FUNCTION public.pause_here() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
@@ -32,7 +32,7 @@ PAUSE = """
 
 
 def job(name: str, inputs: dict[str, dict[str, Any]], outputs: list[str], **changes: Any) -> dict[str, Any]:
-    """As a flow declares it."""
+    """A job as the document of a flow declares it."""
     plain = {
         "jobid": name, "description": "", "kind": "python", "params": {}, "max_running": None, "max_attempts": 1,
         "max_lost": 5, "retry_delay": "30s", "timeout": None, "priority": 0, "strict_order": False,
@@ -42,7 +42,7 @@ def job(name: str, inputs: dict[str, dict[str, Any]], outputs: list[str], **chan
 
 
 def flow(*jobs: dict[str, Any]) -> Jsonb:
-    """All datasets of these jobs, and they."""
+    """The document of a flow with these jobs and all their datasets."""
     names = sorted({name for each in jobs for name in [*each["inputs"], *each["outputs"]]})
     datasets = [
         {
@@ -61,7 +61,7 @@ APPLY = "SELECT * FROM dataflow.apply_flow(%s, true)"
 
 
 def settled(world: World) -> set[tuple[str, str]]:
-    """The queue when all that is known has been judged; nothing is left to judge."""
+    """The queue after settle() has judged everything that was left to judge."""
     world.later()
     world.do("SELECT dataflow.settle()")
     assert world.value("SELECT count(*) FROM dataflow.recheck") == 0
@@ -97,7 +97,7 @@ def test_a_chunk_that_becomes_ready_while_a_mapping_changes_is_judged_by_the_new
         admin.execute(APPLY, [flow(job("make_clean", {"raw": later}, ["clean"]))])
         admin.commit()
         producer.commit()
-    # The producer has queued run 1 by the old mapping; a claim turns it away.
+    # The producer has queued run 1 by the old mapping; the claim refuses run 1.
     assert world.daemon().runs() == {("make_clean", "2")}
 
 
@@ -206,11 +206,12 @@ def test_a_run_in_strict_order_is_open_until_all_its_outputs_are_ready(world: Wo
 
 
 def test_a_judgement_that_is_no_longer_true_takes_no_row_from_the_queue(pipeline: World) -> None:
-    """A row of the queue that is judged not ready, and made ready before it is locked."""
+    """A run is judged not ready, and becomes ready before the judging session locks its row."""
     pipeline.ready("raw", "1", "2")
     pipeline.do("SELECT dataflow.hold('raw', '1')")
     pipeline.do(PAUSE.encode())  # type: ignore[arg-type]
-    # As a claim leaves it that had the row of 1 locked during the hold; and the row of 2 makes the judge stop.
+    # Row 1 stands in the queue although its input is held, as when a claim had the row locked during the hold.
+    # Row 2 is missing, so that the judging session inserts it, and pauses there.
     pipeline.as_framework(
         "INSERT INTO dataflow.work (jobid, dataid, sortkey) VALUES ('clean_orders', '1', dataflow.sortkey('1'))",
         "DELETE FROM dataflow.work WHERE dataid = '2'",
@@ -239,7 +240,7 @@ def wait_until_blocked(world: World, session: psycopg.Connection) -> None:
 
 
 def lose_the_reply(world: World) -> tuple[Daemon, Attempt]:
-    """A daemon whose claim was committed, and which does not know of it."""
+    """A daemon whose claim was committed, and whose connection broke before the reply came."""
     daemon = world.daemon()
     [attempt] = daemon.claim()
     daemon.disconnect()
@@ -259,7 +260,7 @@ def lose_the_reply(world: World) -> tuple[Daemon, Attempt]:
     ],
     ids=["resubmit", "hold", "cancel", "nothing"],
 )
-def test_a_run_whose_claim_was_not_heard_of_runs_again(
+def test_a_run_whose_claim_got_no_reply_runs_again(
     pipeline: World, meanwhile: Callable[[World], object]
 ) -> None:
     pipeline.ready("raw", "1")
@@ -271,7 +272,7 @@ def test_a_run_whose_claim_was_not_heard_of_runs_again(
     ).fetchall()
     assert [number for number, _ in held] == [attempt.attempt]
     daemon.finish(attempt, outcome="RETURNED")
-    # Both retakes above have locked the run; a session ends with its locks.
+    # reconnect() and retake_attempts() have each locked the run; the end of the session frees both locks.
     daemon.disconnect()
     daemon.reconnect()
     pipeline.later()
@@ -355,8 +356,8 @@ def test_status_says_how_to_end_a_daemon_that_hangs_with_its_session(pipeline: W
     assert "pg_terminate_backend" not in hand["remedy"]
 
 
-def test_what_settle_has_not_committed_is_company_for_others_in_strict_order(world: World) -> None:
-    """Run 1 is closed by a settle that is still open, while run 2 is vouched for by somebody who sees it open."""
+def test_a_strict_run_is_judged_again_after_a_concurrent_settle(world: World) -> None:
+    """A settle whose transaction is open closes run 1. Meanwhile a person vouches for the input of run 2, and still sees run 1 open."""
     world.job("ledger", "raw", "book", strict_order=True)
     world.ready("raw", "1")
     world.ready("raw", "2", validated=False)
@@ -371,7 +372,7 @@ def test_what_settle_has_not_committed_is_company_for_others_in_strict_order(wor
     assert settled(world) == {("ledger", "2")}
 
 
-def test_a_reading_that_ends_while_the_producer_changes_lets_the_new_one_write(world: World) -> None:
+def test_when_a_reader_ends_while_the_producer_changes_the_new_producer_may_write(world: World) -> None:
     copy = job("copy", {"clean": IDENTITY}, ["copies"])
     world.do(APPLY, flow(CLEAN, copy))
     world.ready("raw", "1")
@@ -389,7 +390,7 @@ def test_a_reading_that_ends_while_the_producer_changes_lets_the_new_one_write(w
 
 
 def test_a_strict_job_waits_for_a_run_that_could_not_be_judged_yet(world: World) -> None:
-    """A person's open transaction holds the row that says that run 1 is open."""
+    """A person's open transaction holds the row that makes run 1 an open run."""
     world.job("make_a", "raw", "a")
     world.job("ledger", ["a", "b"], "book", strict_order=True)
     daemon = world.daemon()
@@ -449,7 +450,7 @@ def test_a_reference_with_many_partners_is_judged_in_parts(world: World) -> None
     assert world.value("SELECT count(*) FROM dataflow.recheck") == 0
 
 
-def test_what_a_person_holds_for_long_is_remembered_once(pipeline: World) -> None:
+def test_a_run_whose_row_a_person_holds_has_one_row_in_recheck(pipeline: World) -> None:
     dataids = [str(number) for number in range(20)]
     pipeline.ready("raw", *dataids)
     with pipeline.session() as person:
@@ -490,7 +491,7 @@ def test_a_hold_waits_for_a_claim_that_is_under_way_and_cancels_it(pipeline: Wor
     assert pipeline.outcomes("clean_orders", "1") == ["CANCELLED"]
 
 
-def test_what_is_to_be_made_again_takes_the_other_outputs_of_its_new_producer_with_it(world: World) -> None:
+def test_a_resubmitted_chunk_takes_the_other_outputs_of_its_new_producer_along(world: World) -> None:
     copy = job("copy", {"raw": IDENTITY}, ["copies"])
     world.do(APPLY, flow(job("make_clean", {"raw": IDENTITY}, ["clean", "side"]), copy))
     world.ready("raw", "1")

@@ -1,6 +1,6 @@
-"""Mappings can be followed both ways, whatever the dataid, the zone and the day; and dataids are ordered as people count.
+"""Mappings can be followed both ways, for any dataid, zone and day; and dataids sort in natural order.
 
-Properties are tried on many dataids in one call of the database: a list of values is one example.
+One call to the database tries a property on many dataids: an example of hypothesis is a list of dataids.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ZONES = [
     "UTC",
     "Europe/Berlin",
     "America/New_York",
-    "Asia/Kolkata",  # half an hour beside UTC
-    "Australia/Lord_Howe",  # daylight saving of half an hour
-    "Africa/Cairo",  # begins at midnight: a day without its first hour
+    "Asia/Kolkata",  # an offset of half an hour
+    "Australia/Lord_Howe",  # daylight saving shifts by half an hour
+    "Africa/Cairo",  # daylight saving begins at midnight: that day has no first hour
 ]
 UNITS = ["hour", "day", "week", "month", "year"]
-# Each example is a mapping in the same database; examples leave nothing behind.
+# All examples share one database: mapped() rolls each of them back.
 EXAMPLES = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -66,7 +66,7 @@ def runs(world: World, *dataids: str) -> set[tuple[str, str]]:
 
 
 def assert_inverse(world: World, candidates: list[str]) -> None:
-    """For these ids, taken as runs and as inputs; of a large window its ends."""
+    """Follows the mapping from these ids both ways, as runs and as inputs. Checks only the ends of a large window."""
     forward, backward = sorted(inputs(world, *candidates)), runs(world, *candidates)
     ends = set(forward if len(forward) <= 200 else forward[:100] + forward[-100:])
     assert runs(world, *{dataid for _, dataid in ends}) >= ends
@@ -111,7 +111,7 @@ SIZES = [(small, large) for at, small in enumerate(UNITS) for large in UNITS[at 
 
 @EXAMPLES
 @given(dataids=DATAIDS)
-def test_identity_leads_to_itself(world: World, dataids: list[str]) -> None:
+def test_identity_maps_a_dataid_to_itself(world: World, dataids: list[str]) -> None:
     with mapped(world, {"kind": "identity"}):
         assert inputs(world, *dataids) == runs(world, *dataids) == {(each, each) for each in dataids}
 
@@ -351,7 +351,7 @@ def test_a_mapping_that_cannot_be_followed_both_ways_is_refused_with_what_it_nee
 
 
 def natural(one: str, other: str) -> int:
-    """Compares as people count: character by character, but a run of digits as the number that it is."""
+    """A sort key of natural order: characters compare one by one, and digits in sequence as one number."""
     tokens = [re.findall(r"[0-9]+|[^0-9]", each) for each in (one, other)]
     for a, b in zip(*tokens, strict=False):
         if a[0].isdigit() and b[0].isdigit():
@@ -376,7 +376,7 @@ NAMES = st.lists(PARTS, min_size=1, max_size=4).map("".join)
 
 @EXAMPLES
 @given(names=st.lists(NAMES, min_size=2, max_size=60))
-def test_dataids_sort_as_people_count(connection: psycopg.Connection, names: list[str]) -> None:
+def test_dataids_sort_in_natural_order(connection: psycopg.Connection, names: list[str]) -> None:
     keys = connection.execute(
         "SELECT n, dataflow.sortkey(n) FROM unnest(%s::text[]) AS n", [names]
     ).fetchall()

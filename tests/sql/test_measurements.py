@@ -1,4 +1,4 @@
-"""What comes from outside is measured once for each version, and an attempt is told what it has to find."""
+"""A chunk from outside is measured once for each version, and the work order tells the attempt what to expect."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def note(world: World, dataset: str, **found: Any) -> int:
 
 
 def seen(dataid: str, **more: Any) -> dict[str, Any]:
-    """As a host tells it with its result."""
+    """What a host found, in the form in which it comes with a result."""
     return {"inputs": {"raw": {"listed": [{"dataid": dataid, "location": "/data", **FOUND, **more}]}}}
 
 
@@ -45,7 +45,7 @@ def test_a_registered_chunk_is_found_as_it_was_measured_and_a_new_version_is_mea
     assert "measured" not in chunk(pipeline, daemon.claim_one())
 
 
-def test_what_nobody_measured_is_measured_by_the_first_run_that_succeeds(pipeline: World) -> None:
+def test_an_unmeasured_chunk_is_measured_by_the_first_run_that_succeeds(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
     daemon.fail(daemon.claim_one(), found=seen(DAY))
@@ -60,7 +60,7 @@ def test_what_nobody_measured_is_measured_by_the_first_run_that_succeeds(pipelin
     assert pipeline.rows("SELECT found, measured_by FROM dataflow.measurement") == [(FOUND, "alpha")]
 
 
-def test_what_several_chunks_share_or_is_no_file_is_not_measured(world: World) -> None:
+def test_a_location_that_chunks_share_and_a_format_without_files_are_not_measured(world: World) -> None:
     world.dataset("raw", location="/data/raw")
     world.dataset("lake", format="delta")
     world.job("clean_orders", ["raw", "lake"], "clean")
@@ -87,13 +87,13 @@ def test_a_dataset_says_whether_digests_and_times_count(world: World) -> None:
     document = world.value("SELECT dataflow.attempt_order(%s, %s)", attempt.attempt, attempt.token)
     assert document["inputs"]["raw"]["dataset"]["digest"] is True
     assert "digest" not in document["outputs"]["clean"]["dataset"]
-    # Hosts of release 0.1 refuse an order with words that they do not know.
+    # Hosts of release 0.1 refuse an order with unknown keys.
     old = world.value("SELECT dataflow.work_order(%s, %s)", attempt.attempt, attempt.token)
     assert old["inputs"]["raw"]["chunks"][0].keys().isdisjoint({"measured", "not_older"})
 
 
 @pytest.mark.parametrize("found", ["[]", '{"2026-01-01": 1}', '{"2026-01-01": {"files": "1", "bytes": 2}}'])
-def test_what_is_no_measurement_is_refused(pipeline: World, found: str) -> None:
+def test_a_malformed_measurement_is_refused(pipeline: World, found: str) -> None:
     pipeline.ready("raw", DAY)
     before = pipeline.everything()
     with pytest.raises(psycopg.Error, match="no measurements") as refused:

@@ -1,4 +1,4 @@
-"""One run, named by a person: asked for in the usual way, or forced."""
+"""A person names one run: it is claimed by the usual rules, or forced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def claim_run(
 
 
 def force(daemon: Daemon, job: str, dataid: str) -> None:
-    """By force, to its end."""
+    """Claims the run by force, and finishes it."""
     [attempt] = daemon.connection.execute(
         "SELECT * FROM dataflow.claim_run(%s, %s, %s, %s, true)",
         [daemon.name, daemon.incarnation, job, dataid],
@@ -58,12 +58,12 @@ def test_a_month_made_by_force_of_one_day_is_stale_when_another_day_arrives(mont
     months.ready("days", "1")
     assert months.resubmit(job="sum_month", stale=True) == [("sum_month", "0", "READY")]
     assert daemon.work_off() == [("sum_month", "0")]
-    # It is whole, and what was made of the forced version is made of an old one.
+    # The month is complete now. Its copy was made of the forced version, which is an old one.
     assert months.rows(STALE) == [("copies", "0", ["INPUT"], "months/0")]
     assert months.rows("SELECT * FROM dataflow.forced") == []
 
 
-def test_an_input_that_is_not_ready_or_was_given_makes_no_forced_version_stale(months: World) -> None:
+def test_an_input_that_is_not_ready_makes_no_forced_version_stale(months: World) -> None:
     months.do("SELECT dataflow.hold('days', '1')")
     months.set_status("days", "0", "FAILED")
     assert months.rows(STALE) == []
@@ -117,7 +117,7 @@ def test_why_tells_of_force_missing_inputs_and_staleness(months: World) -> None:
         (12, "FORCED_INPUT", "months/0 v1 was made by force", "dataflowctl why sum_month 0")
     ]
     months.ready("days", "1")
-    # Resubmitted it would wait for what is missing still.
+    # A resubmit would wait for days/2, which is still missing.
     renewal = (
         "dataflowctl force sum_month 0 makes it again of what is there now;"
         " when days/2 is READY, dataflowctl resubmit sum_month --dataid 0 --stale makes it of all"
@@ -168,7 +168,7 @@ def test_a_run_that_may_not_start_is_not_given(pipeline: World) -> None:
     assert pipeline.queue() == {("clean_orders", DAY)}
 
 
-def test_never_two_writers_also_not_by_force(pipeline: World) -> None:
+def test_force_does_not_start_a_second_writer(pipeline: World) -> None:
     daemon, other = pipeline.daemon(), pipeline.daemon("beta")
     pipeline.ready("raw", DAY)
     daemon.claim_one()

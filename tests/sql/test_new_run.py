@@ -1,4 +1,4 @@
-"""Runs of jobs without inputs: asked for, and from then on like any other."""
+"""Runs of jobs without inputs: a person asks for such a run, and then it is a run like any other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASK = "SELECT dataflow.new_run('fetch')"
 
 @pytest.fixture
 def fetching(world: World) -> World:
-    """() -> fetch -> rates -> use_rates -> uses."""
+    """No input -> fetch -> rates -> use_rates -> uses."""
     world.job("fetch", [], "rates")
     world.job("use_rates", "rates", "uses")
     return world
@@ -63,7 +63,7 @@ def test_a_dataid_may_be_named_once(fetching: World) -> None:
     assert fetching.everything() == before
 
 
-def test_asked_for_and_claimed_in_one(fetching: World) -> None:
+def test_a_run_is_asked_for_and_claimed_in_one_call(fetching: World) -> None:
     [(job, dataid, inputs)] = claim_new(fetching)
     assert (job, inputs, fetching.status("rates", dataid)) == ("fetch", {}, "RUNNING")
     assert fetching.queue() == set()
@@ -74,7 +74,7 @@ def test_asked_for_and_claimed_in_one(fetching: World) -> None:
     assert fetching.everything() == before
 
 
-def test_it_is_retried_resubmitted_and_forgotten_as_any_other(fetching: World) -> None:
+def test_a_run_that_was_asked_for_is_retried_resubmitted_and_deleted_as_any_other(fetching: World) -> None:
     fetching.as_framework("UPDATE dataflow.job SET max_attempts = 2 WHERE jobid = 'fetch'")
     fetching.do("SELECT dataflow.new_run('fetch', %s)", DAY)
     daemon = fetching.daemon()
@@ -87,7 +87,7 @@ def test_it_is_retried_resubmitted_and_forgotten_as_any_other(fetching: World) -
     assert fetching.resubmit(job="fetch") == [("fetch", DAY, "FAILED")]
     daemon.finish(daemon.claim_one())
     fetching.as_framework(f"SELECT dataflow.delete_chunk('rates', '{DAY}')")
-    # Nothing asks for it any more: it is not made anew by itself.
+    # The request went with the chunk, so that nothing queues the run again.
     assert fetching.queue() == fetching.rebuilt_queue() == set()
     assert fetching.no("fetch", DAY) == {
         "WRONG_DATA": "the job has no inputs, and nobody has asked for this run"
@@ -117,7 +117,7 @@ def test_what_cannot_be_asked_for_is_refused_and_changes_nothing(
     assert fetching.everything() == before
 
 
-def test_two_who_ask_at_once_get_two_runs(fetching: World) -> None:
+def test_two_concurrent_requests_get_two_runs(fetching: World) -> None:
     with fetching.session() as first, fetching.session() as second:
         [one] = first.execute(ASK).fetchone() or ("",)
         [other] = second.execute("SELECT dataflow.new_run('fetch', %s || 'b')", [one]).fetchone() or ("",)

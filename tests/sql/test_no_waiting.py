@@ -1,4 +1,4 @@
-"""A person's open transaction stops nobody: whatever it holds, claims, rescues and the like pass it over and go on.
+"""A person's open transaction stops nobody: claims, rescues and the like pass over the rows that it holds, and go on.
 
 Under the claim lock a wait fails after 100 ms (dataflow._claim_lock), so a call that returns has not waited.
 """
@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 if TYPE_CHECKING:
     from tests.fix_world import Daemon, World
 
-# What a person may have typed after BEGIN.
+# Statements that a person may have typed after BEGIN.
 HELD: dict[str, LiteralString] = {
     "all_rows": "SELECT FROM dataflow.datastatus FOR UPDATE",
     "consumed_rows": "SELECT FROM dataflow.datastatus WHERE locktype = 'IN' FOR UPDATE",
@@ -38,7 +38,7 @@ HELD: dict[str, LiteralString] = {
 
 @pytest.fixture
 def busy(world: World) -> tuple[World, Daemon, Daemon]:
-    """Runs 1 and 2 are a dead daemon's, 3 runs, 4 has failed and waits for its retry, 5 and 6 are queued."""
+    """Runs 1 and 2 belong to a dead daemon, 3 is running, 4 has failed and waits for its retry, 5 and 6 are queued."""
     world.job("make_clean", "raw", ["clean", "odd"], max_attempts=3)
     world.job("book", "raw", "books", strict_order=True)
     world.job("sum", {"clean": {"kind": "identity"}, "rates": {"kind": "fixed", "dataid": "all"}}, "sums")
@@ -61,7 +61,7 @@ def test_whatever_a_person_holds_claims_and_rescues_go_on(
     busy: tuple[World, Daemon, Daemon], held: str
 ) -> None:
     world, _, alive = busy
-    # A healthy pair of daemons, and work that nobody holds.
+    # A job whose rows the person does not hold.
     world.job("other", "other_raw", "other_out")
     with world.session() as person:
         person.execute(HELD[held])
@@ -82,7 +82,7 @@ def test_whatever_a_person_holds_claims_and_rescues_go_on(
     assert world.value("SELECT count(*) FROM dataflow.attempt WHERE ended IS NULL AND daemon = 'dead'") == 0
 
 
-def test_an_open_transaction_on_a_dead_daemons_chunk_keeps_only_that_chunk(
+def test_an_open_transaction_on_a_dead_daemons_chunk_delays_only_that_chunk(
     busy: tuple[World, Daemon, Daemon],
 ) -> None:
     world, _, alive = busy
@@ -120,7 +120,7 @@ def test_shedding_passes_over_what_a_person_holds(busy: tuple[World, Daemon, Dae
     assert world.outcomes(shed_job, shed_dataid)[-1] == "CANCELLED"
 
 
-def test_a_flow_that_is_being_applied_keeps_only_the_jobs_that_it_changes(world: World) -> None:
+def test_a_flow_that_is_being_applied_delays_only_the_jobs_that_it_changes(world: World) -> None:
     world.job("make_clean", "raw", "clean")
     world.job("other", "other_raw", "other_out")
     world.ready("raw", "1")

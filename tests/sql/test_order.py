@@ -1,4 +1,4 @@
-"""The work order: what a runner is told about an attempt, and what it is not."""
+"""The work order: what it tells a runner about an attempt, and what it leaves out."""
 
 from __future__ import annotations
 

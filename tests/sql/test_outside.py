@@ -1,4 +1,4 @@
-"""Runs that something else executes: the claim, the fence and the end of every other run, with a lease of their own."""
+"""Runs that another program executes: they are claimed, fenced and ended as every other run, and have their own lease."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def begin(world: World, job: str = "train", dataid: str | None = None, **argumen
 
 
 def begun(world: World, job: str = "train", dataid: str | None = None, **given: Any) -> list[dict[str, Any]]:
-    """In a session that ends at once, as that of a command does."""
+    """Begins a run in a session that ends at once, as a command does."""
     arguments = {"lease": "1 hour", "environment": "dev", "executor": "notebook", "prepared": True} | given
     function = "begin_instead" if arguments.pop("instead", False) else "begin_run"
     statement = sql.SQL(
@@ -57,7 +57,7 @@ def lease_ends(world: World) -> None:
 
 @pytest.fixture
 def outside(world: World) -> World:
-    """Raw -> train (outside) -> model -> report (a daemon's) -> sums; the model has no files to tell."""
+    """Raw -> train (executed outside) -> model -> report (executed by a daemon) -> sums. The model has no files to list."""
     world.dataset("model", format="none", location=None)
     world.job("train", "raw", "model", kind="outside")
     world.job("report", "model", "sums")
@@ -109,7 +109,7 @@ def test_what_daemons_execute_is_begun_only_instead_of_them(pipeline: World) -> 
     assert pipeline.daemons[0].runs() == {("sum_orders", DAY)}
 
 
-def test_nothing_is_left_of_the_daemon_that_begin_is_for_a_moment(outside: World) -> None:
+def test_the_daemon_row_that_begin_registers_is_removed_again(outside: World) -> None:
     outside.ready("raw", DAY)
     begin(outside)
     assert outside.rows("SELECT * FROM dataflow.daemon") == []
@@ -135,7 +135,7 @@ def test_limits_pauses_and_questions_hold_outside_too(outside: World) -> None:
     assert begin(outside, dataid="2")["dataid"] == "2"
 
 
-def test_a_limit_by_the_name_of_what_executes_counts_its_runs_and_nobody_elses(pipeline: World) -> None:
+def test_the_limit_of_an_executor_counts_only_its_own_runs(pipeline: World) -> None:
     pipeline.job("train", "raw", "model", kind="outside")
     pipeline.ready("raw", "1", "2", "3")
     pipeline.do("SELECT dataflow.set_concurrency('daemon:notebook', 1)")
@@ -157,7 +157,7 @@ def test_a_limit_by_the_name_of_what_executes_counts_its_runs_and_nobody_elses(p
 def test_what_an_executor_left_behind_of_another_job_does_not_count_when_its_lease_has_ended(
     outside: World,
 ) -> None:
-    """No daemon is here that would call rescue()."""
+    """The next begin frees the place by itself: no daemon runs that would call rescue()."""
     outside.dataset("scores", format="none", location=None)
     outside.job("score", "raw", "scores", kind="outside")
     outside.do("SELECT dataflow.set_concurrency('daemon:notebook', 1)")
@@ -168,7 +168,7 @@ def test_what_an_executor_left_behind_of_another_job_does_not_count_when_its_lea
     assert begin(outside, "score")["dataid"] == "1"
 
 
-def test_two_that_begin_at_once_under_one_name_keep_to_its_limit(outside: World) -> None:
+def test_two_concurrent_begins_under_one_name_keep_to_its_limit(outside: World) -> None:
     outside.ready("raw", "1", "2")
     outside.do("SELECT dataflow.set_concurrency('daemon:notebook', 1)")
     with ThreadPoolExecutor(2) as both:
@@ -217,13 +217,13 @@ def test_renewal_prolongs_the_lease_up_to_the_timeout(outside: World) -> None:
     outside.as_framework("UPDATE dataflow.job SET timeout = '5 minutes' WHERE jobid = 'train'")
     at_most = outside.value("SELECT claimed + interval '5 minutes' FROM dataflow.attempt")
     assert renew(outside, attempt["handle"]) == at_most
-    # Nobody has taken it back: it is still its own.
+    # The lease has expired, but no rescue has come between: the attempt may still renew it.
     lease_ends(outside)
     assert renew(outside, attempt["handle"]) is not None
     assert outside.rows("SELECT * FROM dataflow.rescue()") == []
 
 
-def test_a_cancelled_run_waits_for_the_word_of_who_executes_it_or_for_the_end_of_the_lease(
+def test_a_cancelled_run_waits_until_its_executor_lets_go_or_the_lease_ends(
     outside: World,
 ) -> None:
     outside.ready("raw", DAY)
@@ -287,7 +287,7 @@ def test_the_token_of_a_daemons_attempt_is_no_handle(outside: World) -> None:
 
 
 PLACES = {
-    # location, how it is published, and the root with which a host would write to the same directory
+    # location, how it is published, and the root below which a host would write to the same directory
     "plain": ("/data/plain", "pointer", "/data/plain"),
     "named": ("/data/{dataid}/named/", "pointer", "/data"),
     "fixed": ("/data/fixed", "rename", "/data/fixed"),
@@ -321,7 +321,7 @@ def test_what_is_published_lies_in_the_directories_of_the_attempt(several: World
             psycopg.Error, match="the location of output plain is not the directory of this attempt"
         ):
             end(several, attempt["handle"], result={"outputs": told})
-    # A host names the directory below the root that it has.
+    # A host may name the attempt's directory below its own root.
     elsewhere = attempt_location("/data/plain", DAY, number, ["/data"])
     told = {name: {"files": files} for name in PLACES} | {"plain": {"location": elsewhere, "files": files}}
     assert end(several, attempt["handle"], result={"outputs": told}) == "accepted"
@@ -329,7 +329,7 @@ def test_what_is_published_lies_in_the_directories_of_the_attempt(several: World
     assert found == written | {"plain": elsewhere}
 
 
-def test_declared_checks_are_told_and_one_that_is_broken_fails_the_run(outside: World) -> None:
+def test_an_end_reports_every_declared_check_and_a_failed_one_fails_the_run(outside: World) -> None:
     check = Jsonb({"min_rows": {"value": 5, "severity": "error"}})
     outside.connection.execute("UPDATE dataflow.dataset SET checks = %s WHERE datasetid = 'model'", [check])
     outside.ready("raw", DAY)
@@ -402,7 +402,7 @@ def test_a_begin_that_is_wrong_changes_nothing(
     assert outside.everything() == before
 
 
-def test_files_on_a_disk_are_told(outside: World) -> None:
+def test_an_end_without_the_files_of_an_output_is_refused(outside: World) -> None:
     outside.as_framework(
         "UPDATE dataflow.dataset SET format = 'csv', location = '/data/model' WHERE datasetid = 'model'"
     )

@@ -1,4 +1,4 @@
-"""Parameters for one resubmission: whose attempts get them, for how long, and what is refused."""
+"""Parameters for one resubmission: which attempts get them, for how long, and which are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GIVEN = "SELECT params FROM dataflow.attempt WHERE jobid = %s ORDER BY attempt"
 
 @pytest.fixture
 def shop(world: World) -> World:
-    """Raw -> clean (with parameters, two outputs, a retry) -> sums, all of one day made."""
+    """Raw -> clean (with parameters, two outputs, a retry) -> sums; all chunks of one day are made."""
     world.job("clean", "raw", ["good", "bad"], params=Jsonb(DECLARED), max_attempts=2)
     world.job("sums", "good", "totals", params=Jsonb({"least": 1}))
     world.ready("raw", DAY)
@@ -59,7 +59,7 @@ def test_one_resubmission_runs_with_parameters_of_its_own_and_the_next_goes_back
 
 
 @pytest.mark.parametrize("how", ["failed", "returned", "lost", "cancelled for a hold", "limit lowered"])
-def test_every_attempt_of_the_resubmission_gets_them(shop: World, how: str) -> None:
+def test_every_attempt_of_the_resubmission_gets_its_parameters(shop: World, how: str) -> None:
     daemon = shop.daemons[0]
     resubmit(shop, {"least": 0, "currency": "USD"})
     first = daemon.claim_one()
@@ -98,7 +98,7 @@ def test_a_status_set_to_resubmit_by_hand_goes_back_too(shop: World, output: str
 
 
 @pytest.mark.parametrize("typed", ["RESUBMIT", "rerun"])
-def test_resubmit_typed_on_what_waits_already_goes_back_and_a_reason_does_not(
+def test_a_resubmit_by_hand_drops_the_parameters_of_a_waiting_run_and_a_new_reason_does_not(
     shop: World, typed: str
 ) -> None:
     resubmit(shop, {"least": 0})
@@ -112,7 +112,7 @@ def test_resubmit_typed_on_what_waits_already_goes_back_and_a_reason_does_not(
     assert shop.daemons[0].claim_one().params == DECLARED
 
 
-def test_what_waits_already_goes_by_what_was_said_last(shop: World) -> None:
+def test_the_last_resubmission_decides_the_parameters_of_a_waiting_run(shop: World) -> None:
     resubmit(shop, {"least": 0})
     resubmit(shop, {"least": 1})
     assert shop.value("SELECT dataflow.preview_order('clean', %s) -> 'params' -> 'least'", DAY) == 1
@@ -120,7 +120,7 @@ def test_what_waits_already_goes_by_what_was_said_last(shop: World) -> None:
     assert shop.daemons[0].claim_one().params == DECLARED
 
 
-def test_they_are_for_the_selected_runs_and_not_for_what_is_made_of_them(shop: World) -> None:
+def test_parameters_are_for_the_selected_runs_and_not_for_their_consumers(shop: World) -> None:
     shop.ready("raw", "2026-01-02")
     daemon = shop.daemons[0]
     shop.do(
@@ -132,7 +132,7 @@ def test_they_are_for_the_selected_runs_and_not_for_what_is_made_of_them(shop: W
     assert given(shop, "sums") == [None, None, None]
 
 
-def test_they_make_nothing_stale(shop: World) -> None:
+def test_parameters_of_a_resubmission_make_nothing_stale(shop: World) -> None:
     daemon = shop.daemons[0]
     resubmit(shop, {"least": 0})
     daemon.work_off()
@@ -147,7 +147,7 @@ def test_another_producer_does_not_get_what_was_given_to_the_first(shop: World) 
     assert {attempt.job: attempt.params for attempt in shop.daemons[0].claim()} == {"better": {}}
 
 
-def test_they_are_shown_where_the_run_is_shown(shop: World) -> None:
+def test_parameters_are_shown_wherever_the_run_is_shown(shop: World) -> None:
     daemon = shop.daemons[0]
     stand = "SELECT detail FROM dataflow.why('clean', %s) WHERE number = 0"
     resubmit(shop, {"least": 0, "currency": "USD"})
@@ -205,7 +205,7 @@ def test_text_is_read_as_the_type_that_the_flow_declares(
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_what_the_flow_does_not_know_is_refused_and_changes_nothing(
+def test_a_parameter_that_the_flow_does_not_declare_is_refused_and_changes_nothing(
     shop: World, params: Any, message: str, hint: str, dry_run: bool
 ) -> None:
     before = shop.everything()
@@ -220,13 +220,13 @@ def test_what_the_flow_does_not_know_is_refused_and_changes_nothing(
     assert shop.everything() == before
 
 
-def test_runs_of_several_jobs_need_one_that_knows_it_each(shop: World) -> None:
+def test_each_job_of_the_selected_runs_has_to_know_the_parameter(shop: World) -> None:
     assert len(shop.rows(RESUBMIT, Jsonb({"dataid": DAY}), Jsonb({"least": 0}))) == 2
     with pytest.raises(psycopg.Error, match="job sums has no parameter 'share'") as refused:
         shop.do(RESUBMIT, Jsonb({"dataid": DAY}), Jsonb({"share": 0.1}))
     assert refused.value.diag.message_hint == "its parameters are least (a whole number)"
 
 
-def test_they_are_not_set_by_hand(shop: World) -> None:
+def test_parameters_are_not_set_by_a_plain_update(shop: World) -> None:
     with pytest.raises(psycopg.Error, match="only status and reason of good/"):
         shop.do("UPDATE dataflow.datastatus SET params = '{}' WHERE datasetid = 'good'")

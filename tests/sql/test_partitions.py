@@ -1,4 +1,4 @@
-"""Partitionings: splits of a source as data, side by side, and what an attempt is told of its batch."""
+"""Partitionings: a source may have several splits, stored as data, and the work order describes the batch."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_batches_become_chunks_and_the_order_says_which_records_they_are(pipelin
 
 def test_a_split_that_was_just_made_is_listed_by_key_although_no_statistics_know_it(pipeline: World) -> None:
     many = [{"dataid": f"many.{number}", "bounds": {}, "items": 1} for number in range(MANY)]
-    # One transaction: no autovacuum can come between and make the plan right.
+    # One transaction: no autovacuum can come between and correct the statistics.
     with pipeline.connection.transaction():
         pipeline.do(
             "SELECT dataflow.create_partitioning('raw', 'many', ARRAY['id'], 'size', 1, %s)", Jsonb(many)

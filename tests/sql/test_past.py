@@ -1,4 +1,4 @@
-"""The five questions about the past: what an attempt keeps as evidence, and what history tells of a time when a run waited."""
+"""The five questions about the past: the evidence that an attempt keeps, and what the history says about a time when a run waited."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def answers(
 
 
 def at(world: World, moment: str, dataid: str = DAY) -> dict[int, tuple[bool | None, str | None, str]]:
-    """moment: an SQL expression's value, such as an interval before now."""
+    """Answers at a time before now; `moment` is an interval such as `2 hours`."""
     rows = world.rows(
         "SELECT * FROM dataflow.why_at('clean_orders', %s, clock_timestamp() - %s::interval)", dataid, moment
     )
@@ -46,7 +46,7 @@ def at(world: World, moment: str, dataid: str = DAY) -> dict[int, tuple[bool | N
 
 
 def days_pass(world: World, days: int) -> None:
-    """All that has happened so far becomes older."""
+    """Moves all timestamps so far into the past."""
     with world.connection.transaction():
         world.do("SET LOCAL ROLE dataflow_admin")
         back = f"{days} days"
@@ -66,7 +66,7 @@ def alpha(pipeline: World) -> Daemon:
     return pipeline.daemon()
 
 
-def test_an_attempt_keeps_what_it_was_given_where_it_lies_and_who_had_brought_it(
+def test_the_evidence_has_the_inputs_their_locations_and_who_registered_them(
     pipeline: World, alpha: Daemon
 ) -> None:
     pipeline.ready("raw", DAY)
@@ -115,14 +115,16 @@ def test_the_evidence_has_what_was_measured_at_the_registration(pipeline: World,
     assert chunk["registered"] == {"files": 1, "bytes": 5}
 
 
-def test_who_lost_the_claim_gets_no_order_and_writes_no_evidence(pipeline: World, alpha: Daemon) -> None:
+def test_an_attempt_that_lost_its_claim_gets_no_order_and_writes_no_evidence(
+    pipeline: World, alpha: Daemon
+) -> None:
     pipeline.ready("raw", DAY)
     attempt = alpha.claim_one()
     assert pipeline.value("SELECT dataflow.take_order(%s, gen_random_uuid())", attempt.attempt) is None
     assert pipeline.rows("SELECT FROM dataflow.evidence") == []
 
 
-def test_of_very_many_inputs_the_first_are_listed_and_the_others_counted(world: World) -> None:
+def test_of_very_many_inputs_the_evidence_lists_the_first_and_counts_the_others(world: World) -> None:
     every = [str(n) for n in range(1, 3001)]
     world.job("sum_month", {"hours": {"kind": "all", "dataids": every}}, "months")
     world.do("SELECT dataflow.ready('hours', array_agg(n::text)) FROM generate_series(1, 3000) AS n")
@@ -173,7 +175,7 @@ def test_an_attempt_that_runs_for_long_says_before_its_end_what_was_found(
     ("code", "name", "number"),
     [("WRONG_DATA", "right_data", 2), ("INVALID_PATH", "right_place", 3), ("NOT_VALIDATED", "validated", 4)],
 )
-def test_what_a_host_refuses_is_the_answer_of_that_question(
+def test_the_hosts_refusal_answers_the_question_of_its_code(
     pipeline: World, alpha: Daemon, code: str, name: str, number: int
 ) -> None:
     pipeline.ready("raw", DAY)
@@ -189,7 +191,7 @@ def test_what_a_host_refuses_is_the_answer_of_that_question(
     assert pipeline.no("clean_orders", DAY)[code] == "attempt 1 found: no such file"
 
 
-def test_the_same_code_after_the_job_has_begun_is_no_answer_of_the_host(
+def test_a_refusal_code_after_the_job_has_begun_is_not_the_hosts_answer(
     pipeline: World, alpha: Daemon
 ) -> None:
     pipeline.ready("raw", DAY)
@@ -236,7 +238,7 @@ def test_a_forced_attempt_keeps_what_the_questions_said(pipeline: World, alpha: 
     assert (answer, code, detail) == (False, "DATA_NOT_READY", f"raw/{DAY} is not there")
 
 
-def test_a_time_when_it_ran_is_answered_by_the_attempt_that_was_at_it(pipeline: World, alpha: Daemon) -> None:
+def test_a_time_when_the_run_was_running_is_answered_by_its_attempt(pipeline: World, alpha: Daemon) -> None:
     pipeline.ready("raw", DAY)
     attempt = alpha.claim_one()
     order_of(pipeline, attempt)
@@ -250,7 +252,7 @@ def test_a_time_when_it_ran_is_answered_by_the_attempt_that_was_at_it(pipeline: 
     assert said[3][:2] == (False, "INVALID_PATH")
 
 
-def test_a_time_when_it_waited_is_answered_by_history(pipeline: World, alpha: Daemon) -> None:
+def test_a_time_when_the_run_waited_is_answered_by_history(pipeline: World, alpha: Daemon) -> None:
     pipeline.do("SELECT dataflow.hold('raw', %s, 'bad feed')", DAY)
     days_pass(pipeline, 1)
     pipeline.do("SELECT dataflow.release('raw', %s)", DAY)
@@ -284,7 +286,7 @@ def test_the_past_knows_the_location_of_then(pipeline: World) -> None:
     assert f"raw/{DAY} at /new/{DAY}" in at(pipeline, "0")[3][2]
 
 
-def test_what_was_not_vouched_for_then_is_told(pipeline: World) -> None:
+def test_the_past_knows_that_a_chunk_was_not_validated_then(pipeline: World) -> None:
     pipeline.ready("raw", DAY, validated=False)
     days_pass(pipeline, 1)
     pipeline.do("SELECT dataflow.validated('raw', %s)", DAY)
@@ -292,7 +294,7 @@ def test_what_was_not_vouched_for_then_is_told(pipeline: World) -> None:
     assert at(pipeline, "0")[4][0] is True
 
 
-def test_what_history_no_longer_has_is_said_plainly(pipeline: World) -> None:
+def test_a_time_before_the_kept_history_is_answered_with_that_limit(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     days_pass(pipeline, 100)
     pipeline.set_status("raw", DAY, "HOLD")

@@ -1,4 +1,4 @@
-"""Plain SQL is an interface: what an operator types into psql, and what he is told when it cannot be."""
+"""Plain SQL is an interface: statements that an operator types into psql, and the messages that refuse wrong ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY = "2026-01-01"
 
 
 def made(pipeline: World) -> World:
-    """All of one day published."""
+    """A pipeline that has published all chunks of one day."""
     pipeline.ready("raw", DAY)
     pipeline.daemon().work_off()
     return pipeline
@@ -135,7 +135,7 @@ def test_a_version_that_is_ready_again_by_hand_tells_so_and_is_stale_by_what_mad
     assert pipeline.rows("SELECT datasetid, because, input FROM dataflow.stale") == [
         ("clean", ["INPUT"], f"raw/{DAY}")
     ]
-    # Nobody reads a second time what has not changed, and the next version has a number of its own.
+    # The consumer does not run again, since its input has not changed. The next version has a new number.
     pipeline.set_status("clean", DAY, "RESUBMIT")
     assert daemon.work_off() == [("clean_orders", DAY)]
     assert pipeline.rows(PUBLISHED) == [("READY", 2, 2, False)]
@@ -176,7 +176,7 @@ def test_data_brought_from_outside_takes_the_place_of_what_failed(pipeline: Worl
     pipeline.ready("clean", DAY)
     assert pipeline.rows(PUBLISHED) == [("READY", 1, None, True)]
     assert daemon.work_off() == [("sum_orders", DAY)]
-    # Set aside and taken back, it is what it was: data from outside, registered once more.
+    # FAILED and then READY by hand registers the same data from outside once more.
     pipeline.set_status("clean", DAY, "FAILED")
     pipeline.set_status("clean", DAY, "READY")
     assert pipeline.rows(PUBLISHED) == [("READY", 2, None, True)]
@@ -212,7 +212,7 @@ def test_a_chunk_failed_by_hand_says_so(pipeline: World) -> None:
     ]
 
 
-def test_a_reason_alone_may_be_written(pipeline: World) -> None:
+def test_an_update_may_set_the_reason_alone(pipeline: World) -> None:
     made(pipeline)
     assert pipeline.do("UPDATE dataflow.datastatus SET reason = 'seen' WHERE datasetid = 'sums'") == 1
     assert pipeline.status("sums", DAY) == "READY"
@@ -248,7 +248,7 @@ def test_a_reason_alone_may_be_written(pipeline: World) -> None:
         ),
     ],
 )
-def test_what_may_not_be_typed_is_refused_with_what_may(
+def test_a_wrong_update_is_refused_with_what_is_allowed(
     pipeline: World, statement: LiteralString, sqlstate: str, hint: str
 ) -> None:
     made(pipeline)
@@ -278,7 +278,7 @@ def test_what_may_not_be_typed_is_refused_with_what_may(
         "sortkey = 'a'",
     ],
 )
-def test_only_status_and_reason_may_be_typed(pipeline: World, assignment: LiteralString) -> None:
+def test_an_update_may_set_only_status_and_reason(pipeline: World, assignment: LiteralString) -> None:
     made(pipeline)
     before = pipeline.everything()
     with pytest.raises(
@@ -341,7 +341,7 @@ def test_a_daemon_is_told_of_work_of_cancellations_and_of_control(pipeline: Worl
         assert told() == ["control"]
 
 
-def test_nothing_in_the_schema_is_without_an_explanation(connection: psycopg.Connection) -> None:
+def test_every_object_of_the_schema_has_a_comment(connection: psycopg.Connection) -> None:
     silent = connection.execute(
         "SELECT proname FROM pg_proc WHERE pronamespace = 'dataflow'::regnamespace AND proname NOT LIKE '\\_%'"
         " AND obj_description(oid, 'pg_proc') IS NULL"

@@ -1,8 +1,8 @@
-"""What the hot functions touch does not grow with what waits: pages read at a thousand and at a million chunks.
+"""The pages that hot functions touch do not grow with the queue: measured at a thousand and at a million chunks.
 
-EXPLAIN counts the pages that a call touched, with everything its functions did inside. A plan that scans shows at once,
-whatever the machine; only the depth of the indexes may differ. The million is written past the triggers, in the state
-that a million calls of ready() would leave.
+EXPLAIN counts all pages that a call touches, also those of functions inside it. The count does not depend on the machine:
+a plan that scans a table shows at once, and only the depth of indexes may differ. The fixture writes the million rows with
+triggers off, in the state that a million calls of ready() would leave.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 SMALL, LARGE = 1_000, 1_000_000
 BATCH = 16
 ATTEMPTS_SHARE = 5
-# Two more levels in each of the indexes that a call descends.
+# What a call may touch more: two more levels in each index that it descends.
 GROWTH = 1.6
 DEEPER = 60
 
@@ -38,9 +38,9 @@ class Crowd:
     chunks: int
 
     def touched(self, statement: LiteralString, *parameters: Any) -> int:
-        """Pages that a call touches once its plan is made; what it does is undone.
+        """Pages that a call touches once its plan is made. The transaction is rolled back.
 
-        The least of three: the first makes the plan, and so does one that comes just after an autovacuum.
+        Takes the least of three calls, because a call that makes the plan touches more: the first one, and one just after an autovacuum.
         """
         connection = self.daemon.connection
         pages: list[int] = []
@@ -53,7 +53,7 @@ class Crowd:
                 [[plan]] = explain.fetchall()
             finally:
                 connection.execute("ROLLBACK")
-                # The rolled-back claim's session locks stay behind.
+                # Session locks of a claim outlive its rollback.
                 connection.execute("SELECT pg_advisory_unlock_all()")
             top = plan[0]["Plan"]
             pages.append(int(top["Shared Hit Blocks"] + top["Shared Read Blocks"]))
@@ -80,7 +80,7 @@ def _crowd(world: World, chunks: int) -> Crowd:
     world.job("short", ["raw", "never"], "d")
     world.do("UPDATE dataflow.control SET concurrency = 100000")
     daemon = world.daemon()
-    # The plans are made while the tables are empty, as those of a daemon on a new database are, and known to be empty.
+    # A daemon on a new database plans while the tables are empty. ANALYZE lets the planner know it.
     world.do("VACUUM ANALYZE")
     crowd = Crowd(world, daemon, chunks)
     world.ready("raw", "0")
@@ -120,7 +120,7 @@ def crowds(server: Server, template: str) -> Iterator[tuple[Crowd, Crowd]]:
         try:
             made = _crowd(worlds[0], SMALL), _crowd(worlds[1], LARGE)
             for crowd in made:
-                # The million took longer than a lease.
+                # Writing a million rows took longer than a lease.
                 crowd.world.do(
                     "SELECT dataflow.renew_lease(%s, %s)", crowd.daemon.name, crowd.daemon.incarnation
                 )
@@ -194,7 +194,7 @@ def test_applying_a_flow_touches_as_little_among_a_million_runs_of_another(
     _assert_flat(*(crowd.touched(apply) for crowd in crowds))
 
 
-def test_applying_what_no_question_looks_at_judges_none_of_a_million_runs(
+def test_applying_a_change_that_no_question_reads_judges_none_of_a_million_runs(
     crowds: tuple[Crowd, Crowd],
 ) -> None:
     for crowd in crowds:
@@ -209,7 +209,7 @@ def test_applying_what_no_question_looks_at_judges_none_of_a_million_runs(
 def test_a_claim_does_not_walk_over_what_was_claimed_while_an_old_snapshot_is_held(
     crowds: tuple[Crowd, Crowd],
 ) -> None:
-    """Dead entries stay at the head of the queue's index for as long as somebody's snapshot may see them."""
+    """Dead entries stay at the head of the queue's index for as long as an old snapshot may see them."""
     crowd = crowds[1]
     before = crowd.claim()
     with psycopg.connect(crowd.world.dsn) as holder:
@@ -218,7 +218,7 @@ def test_a_claim_does_not_walk_over_what_was_claimed_while_an_old_snapshot_is_he
         for _ in range(30):
             attempts = crowd.daemon.claim(200)
             assert crowd.daemon.finish(*attempts) == "accepted"
-        # As if looking from the start of the queue had become dear; that it does is a matter of millions.
+        # Tells claim() that a scan from the start of the queue was slow. Real scans become slow only after millions of entries.
         crowd.daemon.connection.execute(
             "SELECT set_config('dataflow.look_seconds', '1', false),"
             " set_config('dataflow.look_again', 'infinity', false)"
@@ -229,7 +229,7 @@ def test_a_claim_does_not_walk_over_what_was_claimed_while_an_old_snapshot_is_he
 
 
 def test_a_finish_does_not_depend_on_how_many_others_run(crowds: tuple[Crowd, Crowd]) -> None:
-    """Also when the statistics were taken at a moment when nothing ran."""
+    """Holds also when ANALYZE ran while no attempt was running."""
     crowd = crowds[1]
     crowd.world.do("ANALYZE dataflow.attempt")
     before = crowd.finish()

@@ -1,4 +1,4 @@
-"""A dataset changes hands: from the outside world to a job, from one job to another, and back."""
+"""A dataset changes its producer: from outside to a job, from one job to another, and back."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_another_producer_makes_again_what_the_first_was_writing(world: World) -
     attempts = {attempt.job: attempt for attempt in daemon.claim()}
     world.as_framework("UPDATE dataflow.job_output SET jobid = 'better' WHERE jobid = 'clean'")
     assert daemon.finish(attempts["clean"]) == "fenced"
-    # A run makes all its outputs together: what it was writing without this one is made again with it.
+    # A run makes all its outputs together: the attempt that was claimed without this output is made again.
     assert daemon.finish(attempts["better"]) == "fenced"
     assert daemon.work_off() == [("better", DAY)]
     assert world.status("orders", DAY) == "READY"
@@ -103,7 +103,7 @@ def test_a_chunk_whose_data_was_brought_from_outside_is_a_directory_of_its_own(w
     assert detail.startswith("version 1 was registered by hand")
 
 
-def test_what_a_retired_job_left_failed_is_told_by_its_dataset_and_goes_with_the_job(world: World) -> None:
+def test_failed_chunks_of_a_retired_job_are_listed_by_dataset_and_deleted_with_the_job(world: World) -> None:
     world.job("clean", "raw", "orders")
     world.ready("raw", DAY)
     daemon = world.daemon()

@@ -1,4 +1,4 @@
-"""Bad records: what a person decided is kept, given to the next attempt, and counted as applied when it is published."""
+"""Bad records: a person's resolutions are stored, given to the next attempt, and counted as applied when it publishes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def records(pipeline: World) -> list[Any]:
     )
 
 
-def test_what_was_resolved_goes_with_the_next_order_and_is_replayed_once(pipeline: World) -> None:
+def test_resolutions_go_into_the_next_order_and_are_replayed_once(pipeline: World) -> None:
     published(pipeline, "a", "b", "c")
     assert replay(pipeline) == []
     assert take_back(pipeline, a={"repaired": {"id": 7}}, b={"reason": "a test"}) == 2
@@ -65,7 +65,7 @@ def test_what_was_resolved_goes_with_the_next_order_and_is_replayed_once(pipelin
     assert replay(pipeline, with_open=True) == [(DAY, "READY", 0, 1)]
 
 
-def test_what_was_resolved_while_the_attempt_ran_waits_for_the_next(pipeline: World) -> None:
+def test_a_resolution_that_comes_while_an_attempt_runs_waits_for_the_next_attempt(pipeline: World) -> None:
     published(pipeline, "a", "b")
     take_back(pipeline, a={"reason": "a test"})
     replay(pipeline)
@@ -121,7 +121,7 @@ def test_groups_are_by_reason_and_have_an_example(pipeline: World) -> None:
     ) == [("clean_orders", "BAD_RECORD", "no amount", 2, 1, "a", {"id": "a"})]
 
 
-def test_what_was_resolved_can_be_opened_again_and_replay_takes_it_back(pipeline: World) -> None:
+def test_a_resolution_can_be_withdrawn_and_replay_undoes_it(pipeline: World) -> None:
     published(pipeline, "a", "b")
     take_back(pipeline, a={"reason": "a test"}, b={"reason": "a test"})
     replay(pipeline)

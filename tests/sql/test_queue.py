@@ -1,4 +1,4 @@
-"""What is claimed, in which order, and how much of it: retries, priority, strict order, limits, pauses, fairness."""
+"""Which runs are claimed, in which order, and how many: retries, priority, strict order, limits, pauses, fairness."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_retry_waits_until_it_is_due(world: World) -> None:
     assert daemon.runs() == {("flaky", DAYS[0])}
 
 
-def test_a_job_may_say_when_to_retry_and_that_it_is_no_use(world: World) -> None:
+def test_a_job_may_set_the_time_of_its_retry_or_rule_it_out(world: World) -> None:
     world.job("flaky", "raw", "clean", max_attempts=5)
     world.ready("raw", DAYS[0], DAYS[1])
     daemon = world.daemon()
@@ -287,7 +287,7 @@ def test_a_job_at_its_limit_leaves_the_places_to_others(world: World) -> None:
     assert Counter(a.job for a in world.daemon().claim()) == {"heavy": 1, "light": 5}
 
 
-def test_nothing_is_claimed_for_want_of_nothing(world: World) -> None:
+def test_a_claim_of_zero_or_fewer_runs_claims_nothing(world: World) -> None:
     world.job("count", "raw", "clean")
     world.ready("raw", *DAYS)
     daemon = world.daemon()
@@ -404,7 +404,7 @@ def test_a_claim_that_does_not_look_at_the_whole_queue_still_finds_what_came_in_
     daemon = world.daemon()
     daemon.claim(5)
     world.ready("raw", *DAYS[:10])
-    # as if the last look had been dear
+    # Tells claim() that its last scan of the whole queue was slow.
     daemon.connection.execute(
         "SELECT set_config('dataflow.look_seconds', '1', false),"
         " set_config('dataflow.look_again', extract(epoch FROM now() + interval '1 hour')::text, false)"
@@ -455,7 +455,7 @@ def test_a_job_in_strict_order_that_is_up_to_date_does_not_hide_the_others(world
 
 
 def test_a_plan_that_was_made_while_nothing_was_queued_does_not_walk_the_queue(pipeline: World) -> None:
-    """In a large database a queue that fills makes no table twice as large, and no session plans anew for it."""
+    """Sessions plan anew when a table doubles. In a large database a filling queue doubles no table, so old plans stay in use."""
     with psycopg.connect(pipeline.dsn, autocommit=True) as session:
         pipeline.do("VACUUM ANALYZE")
         session.execute("SELECT set_config('dataflow.planned_for', '1000000000000', false)")
@@ -472,7 +472,7 @@ def test_a_plan_that_was_made_while_nothing_was_queued_does_not_walk_the_queue(p
     assert len(pipeline.queue()) == 1990
 
 
-def test_what_waits_keeps_since_when_while_the_queue_is_made_anew(pipeline: World) -> None:
+def test_a_rebuild_of_the_queue_keeps_since_when_a_run_waits(pipeline: World) -> None:
     pipeline.ready("raw", "2026-01-01")
     pipeline.as_framework("UPDATE dataflow.work SET enqueued = now() - interval '1 day'")
     pipeline.as_framework(

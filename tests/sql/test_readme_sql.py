@@ -1,4 +1,4 @@
-"""docs/sql.md, typed by a stranger: every statement on it works, and the weekend is recovered with it."""
+"""Every statement of docs/sql.md works as it is printed, and recovers the weekend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = readme.DOCS / "sql.md"
 
 
 def statements(title: str) -> list[bytes]:
-    """A line each, without its comment."""
+    """The statements of a section, one a line, without comments."""
     [block] = readme.blocks(title, "sql", PAGE)
     return [line.split("--")[0].strip().encode() for line in block.splitlines() if line.strip()]
 
@@ -52,7 +52,7 @@ def test_every_statement_of_the_table_does_something(retail: World) -> None:
     retail.daemon().work_off()
     assert len(RECIPES) >= 14
     for statement in RECIPES:
-        # A million takes longer than this test may.
+        # A million dataids would take too long.
         small = statement.replace("1000000", "100")
         retail.connection.execute(small)
 

@@ -12,7 +12,7 @@ DAYS = [f"2026-01-{day:02}" for day in range(1, 6)]
 
 @pytest.fixture
 def made(pipeline: World) -> World:
-    """Raw -> clean -> sums -> report, with one wide step: all days of the week make one report."""
+    """Raw -> clean -> sums -> report. The last step is wide: all days of the week make one report."""
     pipeline.job("report_orders", {"sums": {"kind": "all", "dataids": DAYS}}, "report")
     pipeline.ready("raw", *DAYS)
     pipeline.daemon().work_off()
@@ -67,7 +67,7 @@ def test_a_cascade_fences_a_running_consumer_before_its_input_is_rewritten(made:
     assert daemon.work_off() == [("clean_orders", DAY), ("sum_orders", DAY), ("report_orders", "all")]
 
 
-def test_a_cascade_does_not_invent_runs_that_never_were(pipeline: World) -> None:
+def test_a_cascade_does_not_add_runs_that_never_ran(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
     daemon.finish(daemon.claim_one())

@@ -1,4 +1,4 @@
-"""Registering from outside: which dataids are refused, which are odd, and how a wrong registration is withdrawn."""
+"""Registering chunks from outside: which dataids are refused, which are reported as odd, and how a wrong registration is withdrawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY, NEXT = "2026-01-01", "2026-01-02"
 WITHDRAW = "SELECT deed, jobid, dataset, dataid, status FROM dataflow.unregister('raw', %s::text[], %s, %s)"
 ODD = "SELECT dataid, code FROM dataflow.preview_ready('raw', %s::text[]) WHERE code IS NOT NULL"
 
-# A run that waits says so once for each chunk, and how often depends on how many calls there were.
+# Without `blocked`: the number of these events depends on how many calls registered the chunks.
 EVENTS = (
     "SELECT DISTINCT kind, jobid, dataid, datasetid, actor, application, to_status, code, reason FROM dataflow.event"
     " WHERE kind <> 'blocked' ORDER BY 1, 2, 3, 4"
@@ -32,7 +32,7 @@ EVENTS = (
         ("number", ["1"], "x1"),
     ],
 )
-def test_a_dataid_that_is_none_of_the_ordering_is_refused_with_all_others(
+def test_one_dataid_that_does_not_fit_the_ordering_refuses_the_whole_call(
     world: World, ordering: str, good: list[str], bad: str
 ) -> None:
     world.dataset("raw", ordering=ordering)
@@ -71,7 +71,7 @@ def test_dataids_that_a_person_should_look_at_twice_are_named(world: World) -> N
     assert world.rows(odd) == [("60000", "it is more than ten times the greatest that is known, 500")]
 
 
-def test_of_very_many_dataids_both_ends_are_looked_at(world: World) -> None:
+def test_of_very_many_dataids_the_first_and_the_last_are_checked(world: World) -> None:
     world.dataset("raw")
     looked_at = "SELECT dataid, location FROM dataflow.preview_ready('raw', ARRAY(SELECT i::text FROM generate_series(1, 5000) i), 4)"
     assert world.rows(looked_at) == [(n, f"/data/raw/{n}") for n in ("1", "2", "4999", "5000")]
@@ -86,7 +86,7 @@ def test_a_registration_of_which_nothing_was_made_is_withdrawn_alone(pipeline: W
     assert pipeline.version("raw", DAY) == 2
 
 
-def test_what_was_made_is_shown_and_nothing_happens_until_somebody_decides(pipeline: World) -> None:
+def test_a_withdrawal_lists_what_was_made_and_changes_nothing_until_a_person_decides(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     pipeline.daemon().work_off()
     before = pipeline.everything()
@@ -135,7 +135,7 @@ def test_what_is_deleted_goes_with_all_that_was_made_of_it(pipeline: World) -> N
     assert daemon.work_off() == [("clean_orders", DAY), ("sum_orders", DAY)]
 
 
-def test_runs_that_failed_on_it_or_wait_for_another_try_are_of_what_was_made(pipeline: World) -> None:
+def test_runs_that_failed_or_wait_for_a_retry_count_as_made_of_the_chunk(pipeline: World) -> None:
     pipeline.ready("raw", DAY, NEXT)
     daemon = pipeline.daemon()
     daemon.fail(*daemon.claim())
@@ -226,7 +226,7 @@ def test_why_does_not_offer_to_register_what_would_be_refused(world: World) -> N
 
 
 def _readers_of_every_sort(world: World) -> None:
-    """Sole readers of raw with room and with outputs that are there, and readers that need more than one new chunk."""
+    """Jobs for which `raw` is the only input, with and without obstacles, and jobs that need more than one new chunk."""
     world.dataset("words", ordering="text")
     world.dataset("homeless", location=None)
     world.job("sole", "raw", ["a", "b"])
@@ -259,7 +259,7 @@ def _state(world: World) -> list[list[Row]]:
 
 
 @pytest.mark.parametrize("has_company", [False, True])
-def test_many_that_are_registered_at_once_leave_what_each_alone_would_leave(
+def test_registering_many_at_once_has_the_effect_of_registering_each_alone(
     world: World, has_company: bool
 ) -> None:
     _readers_of_every_sort(world)

@@ -1,4 +1,4 @@
-"""What people and programs are told: history, counters, status, where data is and what comes next."""
+"""Reports for people and programs: history, counters, status, where data is and what comes next."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DAYS = [f"2026-01-{day:02}" for day in range(1, 11)]
 
 
 def counted(world: World) -> dict[tuple[str, str, str], int]:
-    """What chunk_count has to say, the slow way."""
+    """The numbers that chunk_count has to give, counted row by row."""
     found = world.rows(
         "SELECT datasetid, jobid, status, count(*) FROM dataflow.datastatus WHERE locktype = 'OUT' GROUP BY 1, 2, 3"
     )
     return {(dataset, job, status): chunks for dataset, job, status, chunks in found}
 
 
-def test_the_history_tells_the_story_of_a_run_in_order(world: World) -> None:
+def test_the_history_has_the_events_of_a_run_in_order(world: World) -> None:
     world.job("join", ["orders", "customers"], "joined", max_attempts=2)
     world.ready("orders", DAY)
     world.ready("customers", DAY)
@@ -48,7 +48,7 @@ def test_the_history_tells_the_story_of_a_run_in_order(world: World) -> None:
     ]
 
 
-def test_every_change_of_what_a_run_waits_for_is_told_once(world: World) -> None:
+def test_history_has_every_change_of_what_a_run_waits_for_once(world: World) -> None:
     world.job("join", ["a", "b", "c"], "joined")
     world.ready("a", DAY)
     world.ready("b", DAY)
@@ -157,7 +157,7 @@ def test_the_status_has_one_row_a_job(pipeline: World) -> None:
     ) == [("clean_orders", 1, 2, 1, 0, 1, 5, False), ("sum_orders", 0, 0, 0, 0, 0, 1, True)]
 
 
-def test_where_a_chunk_is(world: World) -> None:
+def test_data_location_says_where_a_chunk_is(world: World) -> None:
     world.dataset(
         "raw", hostname="db1", database="shop", schemaname="public", tablename="orders", username="reader"
     )
@@ -196,7 +196,7 @@ def test_a_chunk_that_is_made_again_stays_published_until_an_operator_takes_it_a
     for status in ("HOLD", "FAILED"):
         world.set_status("clean", DAY, status)
         assert published() == []
-    # What was rejected stays so until there is a newer version, or a person takes it back.
+    # A rejected version stays unpublished until a newer one comes, or a person sets the chunk to READY.
     world.resubmit(dataid=DAY)
     assert published() == []
     again = daemon.claim_one()
@@ -269,7 +269,7 @@ def test_what_is_paused_has_no_time_of_arrival(pipeline: World) -> None:
     assert eta() is None
 
 
-def test_runs_that_are_retried_are_of_no_job_that_needs_a_hand(world: World) -> None:
+def test_runs_that_will_be_retried_need_no_hand(world: World) -> None:
     world.job("once", "raw", "first")
     world.job("again", "raw", "second", max_attempts=2)
     world.ready("raw", DAY)
@@ -281,7 +281,7 @@ def test_runs_that_are_retried_are_of_no_job_that_needs_a_hand(world: World) -> 
     ]
 
 
-def test_the_last_step_is_said_once(pipeline: World) -> None:
+def test_why_appends_the_resubmit_to_the_remedy_once(pipeline: World) -> None:
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
     told = {

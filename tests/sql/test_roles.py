@@ -1,4 +1,4 @@
-"""What each role may do, and that it can do no more."""
+"""What each role may do, and that it may do nothing else."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ FORGES: list[LiteralString] = [
     "CREATE FUNCTION dataflow.mine() RETURNS int LANGUAGE sql AS 'SELECT 1'",
 ]
 
-# What each role may call beside what it inherits: whoever grants a function writes it here too, and thinks twice.
+# The functions that each role may call beside those that it inherits. A new grant needs a word here, so that a reviewer sees it.
 CALLS = {
     "dataflow_reader": """
     _checked_dataid _chunk_location _code_of _described _first_moment _has_session _inputs _is_chunkid _is_name _known_daemon _known_dataset _known_job _limit_of _long_sortkey _mapped_inputs
@@ -153,7 +153,7 @@ BORROWED_RIGHTS: LiteralString = """
 
 @pytest.fixture
 def running(pipeline: World) -> World:
-    """With an attempt that runs, and a chunk that is held."""
+    """A pipeline with a running attempt and a held chunk."""
     pipeline.ready("raw", DAY)
     pipeline.do("SELECT dataflow.hold('raw', '2026-01-03')")
     pipeline.daemon().claim_one()
@@ -199,8 +199,8 @@ def test_a_daemon_needs_no_more_than_its_role(server: Server, pipeline: World, s
     assert pipeline.status("sums", DAY) == "READY"
 
 
-def test_every_grant_is_one_that_somebody_has_thought_of(connection: psycopg.Connection) -> None:
-    """PUBLIC is in none of the tables above, so that it may do nothing."""
+def test_the_database_has_exactly_the_listed_grants(connection: psycopg.Connection) -> None:
+    """PUBLIC is not listed above, so it must have no grant."""
     calls = {(role, name) for role, names in CALLS.items() for name in names.split()}
     assert set(connection.execute(FUNCTION_GRANTS).fetchall()) == calls
     assert set(connection.execute(TABLE_GRANTS).fetchall()) == USES
@@ -214,7 +214,7 @@ def test_every_grant_is_one_that_somebody_has_thought_of(connection: psycopg.Con
     assert set(connection.execute(MEMBERS).fetchall()) == inherits
 
 
-def test_what_runs_with_the_rights_of_its_owner_looks_nothing_up_elsewhere(
+def test_security_definer_functions_have_a_fixed_search_path(
     connection: psycopg.Connection,
 ) -> None:
     assert connection.execute(BORROWED_RIGHTS).fetchall() == []

@@ -1,4 +1,4 @@
-"""Repaired records that are run alone: when that may be, what the attempt is told, and that nothing else is forgotten."""
+"""A replay of repaired records alone: when it is possible, what its work order has, and that all other records stay."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_attempt_is_told_the_records_and_what_they_are_added_to(shop: World) 
         "columns": {"id": "a"},
     }
     assert [record["is_dropped"] for record in found["records"]] == [False, True]
-    # What was not met stays open, and what was is published.
+    # The replayed records are applied, and the unresolved one stays open.
     finished(daemon, attempt, 8, applied=True, replayed=True)
     assert records(shop) == [("a", True, True), ("b", True, True), ("c", False, False)]
     assert shop.rows("SELECT * FROM dataflow.row_replay") == []
@@ -119,7 +119,7 @@ def test_an_attempt_is_told_the_records_and_what_they_are_added_to(shop: World) 
         ),
     ],
 )
-def test_what_does_not_fit_is_made_again_as_a_whole_and_says_why(
+def test_a_chunk_that_cannot_be_replayed_by_rows_is_made_as_a_whole_with_the_reason(
     shop: World, change: Any, because: str
 ) -> None:
     resolve(shop, a={"repaired": {"id": "7"}})
@@ -149,7 +149,7 @@ def test_a_record_that_was_published_in_another_form_takes_the_whole_chunk(shop:
     assert replay(shop) == [("rows", None)]
 
 
-def test_what_changed_between_the_wish_and_the_claim_counts(shop: World) -> None:
+def test_a_change_between_replay_and_claim_makes_the_whole_chunk_again(shop: World) -> None:
     resolve(shop, a={"repaired": {"id": "7"}})
     assert replay(shop) == [("rows", None)]
     shop.do("SELECT dataflow.code_version('clean', 'k2', 'c1')")
@@ -161,13 +161,13 @@ def test_what_changed_between_the_wish_and_the_claim_counts(shop: World) -> None
     assert replay(shop) == [("rows", None)]
     attempt = daemon.claim_one()
     assert told(shop, attempt) is not None
-    # A replay that fails is not repeated in the same way.
+    # After a failed replay, the resubmit makes the whole chunk.
     daemon.fail(attempt, retry=False)
     shop.resubmit(job="clean", status=["FAILED"])
     assert told(shop, daemon.claim_one()) is None
 
 
-def test_a_record_that_is_bad_again_is_open_again_and_the_others_stay(shop: World) -> None:
+def test_a_record_that_is_bad_again_is_open_again_and_the_others_stay_resolved(shop: World) -> None:
     resolve(shop, a={"repaired": {"id": "7"}})
     replay(shop)
     daemon = shop.daemon("beta")

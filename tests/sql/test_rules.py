@@ -1,4 +1,4 @@
-"""Rules that both SQL and Python need: neither asks the other where it decides, so these tests hold them to each other."""
+"""Rules that both SQL and Python implement: these tests compare the two."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.fix_world import World
 
-# The rule that a domain has, without making a value of it: a violation would end the transaction.
+# The CHECK expression of a domain. The tests evaluate it directly, because a violation would end the transaction.
 DOMAIN = """
     SELECT pg_get_expr(c.conbin, 0) FROM pg_constraint c JOIN pg_type t ON t.oid = c.contypid
     WHERE t.typnamespace = 'dataflow'::regnamespace AND t.typname = %s
@@ -47,7 +47,7 @@ EDGES = [
     *("a" * length for length in (62, 63, 64, 127, 128, 129)),
     *("2026-01-31", "2026-01-31T05", "size_5.1", ":", "+", "=", "..", "a..b", "\u0661", "a\u200b", "*", "a?"),
 ]
-# Mostly of the characters that matter, so that some of them are right.
+# Mostly characters that the rules name, so that some texts are valid.
 texts = st.text(alphabet="aZ09_.:+=- \n/ä", max_size=6) | st.text(
     alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=140
 )
@@ -95,7 +95,7 @@ def judged(connection: psycopg.Connection, rule: str, values: list[str]) -> list
     ("domain", "function", "pattern"),
     [("name", "dataflow._is_name", NAME), ("chunkid", "dataflow._is_chunkid", DATAID)],
 )
-def test_a_name_and_a_dataid_are_the_same_for_everybody(
+def test_sql_and_python_accept_the_same_names_and_dataids(
     world: World, domain: str, function: str, pattern: re.Pattern[str]
 ) -> None:
     [[rule]] = world.rows(DOMAIN, domain)
@@ -114,7 +114,7 @@ def test_a_name_and_a_dataid_are_the_same_for_everybody(
     assert world.value(f"SELECT {function}(NULL)") is False
 
 
-def test_the_formats_are_the_same_for_everybody(world: World) -> None:
+def test_sql_and_python_know_the_same_formats(world: World) -> None:
     rule = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid = 'dataflow.dataset'::regclass AND conname = 'dataset_format_check'"
     listed = world.value(rule)
     for name in formats.OPTIONS:
@@ -127,7 +127,7 @@ def test_the_formats_are_the_same_for_everybody(world: World) -> None:
     assert refused.value.diag.message_hint == "write one of " + ", ".join(formats.OPTIONS)
 
 
-def test_the_checks_are_the_same_for_everybody(world: World) -> None:
+def test_sql_and_python_know_the_same_checks(world: World) -> None:
     assert list(checks._READERS) == list(check_shapes.SHAPES)
     with pytest.raises(psycopg.Error) as refused:
         world.rows("SELECT dataflow._normal_checks(%s)", Jsonb({"nope": 1}))
@@ -154,7 +154,7 @@ def test_a_check_has_the_shape_that_a_work_order_needs(world: World, name: str) 
                 world.rows("SELECT dataflow._normal_checks(%s)", Jsonb(given))
 
 
-def test_what_is_masked_is_the_same_for_everybody(world: World) -> None:
+def test_sql_and_python_mask_the_same_keys(world: World) -> None:
     assert world.value("SELECT dataflow._secret_names()") == f"({'|'.join(masking.SECRET_NAMES)})"
     found = world.value("SELECT dataflow._without_secrets(%s)", Jsonb(dict.fromkeys(KEYS, "x")))
     assert found == {key: masking.MASK if masking.is_secret_name(key) else "x" for key in KEYS}

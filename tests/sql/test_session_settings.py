@@ -1,6 +1,6 @@
-"""No decision depends on a session's settings: the tests of mappings, calendars and order, in sessions that are set otherwise.
+"""No decision depends on a session's settings: repeats the tests of mappings, calendars and order under other settings.
 
-Each test here gets a database whose sessions begin with hostile settings, of the operator as of the daemons.
+Each test gets a database where all sessions, of operators and daemons, begin with hostile settings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HOSTILE = {
         "search_path": "hostile, pg_catalog",
     },
 }  # fmt: skip
-# What a person's own schema may put before ours.
+# Objects of another schema that hide those of pg_catalog and dataflow.
 IMPOSTORS = """
     CREATE SCHEMA hostile;
     CREATE FUNCTION hostile.upper(text) RETURNS text LANGUAGE sql AS $$ SELECT 'READY' $$;
@@ -48,14 +48,14 @@ def dsn(request: pytest.FixtureRequest, dsn: str) -> str:
             setting = sql.SQL("ALTER DATABASE {} SET {} = {}").format(
                 sql.Identifier(connection.info.dbname),
                 sql.Identifier(name),
-                # a list of names is no string
+                # search_path is a list of names and not a string
                 sql.SQL("hostile, pg_catalog") if name == "search_path" else sql.Literal(value),
             )
             connection.execute(setting)
     return dsn
 
 
-def test_plain_sql_means_the_same(pipeline: World) -> None:
+def test_plain_sql_works_under_other_settings(pipeline: World) -> None:
     pipeline.do("SET ROLE dataflow_operator")
     pipeline.do("SELECT dataflow.ready('raw', '1')")
     pipeline.do("RESET ROLE")
@@ -68,8 +68,8 @@ def test_plain_sql_means_the_same(pipeline: World) -> None:
     assert daemon.work_off() == [("clean_orders", "1")]
 
 
-def test_a_claim_remembers_its_looks(world: World) -> None:
-    """What a session keeps between claims is read again under the same and under other settings."""
+def test_a_claim_reads_what_the_last_claim_of_the_session_kept(world: World) -> None:
+    """A session keeps the time of its last scan as text, and reads it under the same and under other settings."""
     world.job("copy", "raw", "copies")
     world.ready("raw", *map(str, range(20)))
     daemon = world.daemon()

@@ -1,8 +1,8 @@
-"""Random histories against a small model: whatever people, daemons and failures do, the rules hold after every step.
+"""Random histories compared with a small model: the rules hold after every step of people, daemons and faults.
 
-The model knows statuses, versions, live attempts and who holds which run's lock, and says from these alone which runs are
-ready. The database has to agree after every step; its queue has to be what a rebuild makes of nothing; and when the
-faults stop, everything that can go on does.
+The model knows statuses, versions, live attempts and who holds which run's lock. It derives from these alone which runs are
+ready. The database has to agree after every step; its queue has to equal a rebuild; and when the faults stop, every run that
+can be done gets done.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Model:
         self.last: dict[Run, Last] = {}
         self.live: dict[Run, Live] = {}
         self.stopping: dict[Run, Live] = {}  # cancelled; the daemon has not said yet that its runner is gone
-        self.dead: set[Any] = set()  # incarnations whose session is gone, and with it its locks
+        self.dead: set[Any] = set()  # incarnations whose session, with its locks, has ended
         self.ended: list[Live] = []
 
     def inputs(self, run: Run) -> list[Chunk]:
@@ -125,7 +125,7 @@ class Model:
         return any(chunk in self.inputs(run) for run in self.live)
 
     def is_open(self, run: Run) -> bool:
-        """It is known and not READY: what comes later in strict order has to wait for it."""
+        """Whether the run is known and not READY, so that later runs in strict order wait for it."""
         statuses = [self.status[chunk] for chunk in self.outputs(run) if chunk in self.status]
         if statuses:
             return max(statuses) != "READY"
@@ -176,7 +176,7 @@ class Model:
         self.last_of(run).retries = False
 
     def resubmit(self, chunk: Chunk) -> None:
-        """One output; the others of its run follow."""
+        """Resubmits one output, and with it the other outputs of its run."""
         dataset, dataid = chunk
         if self.status.get(chunk) not in {"RUNNING", "READY", "FAILED"} or dataset in SOURCES:
             return
@@ -225,7 +225,7 @@ class Model:
             self.failed_by_hand.add(each)
 
     def can_be_ready_by_hand(self, chunk: Chunk) -> bool:
-        """A source comes from outside; of what a job makes there has to be a version."""
+        """True for a chunk of a source, and for a chunk of which a job has made a version."""
         return self.held_from.get(chunk) == "READY" or chunk[0] in SOURCES or self.version.get(chunk, 0) > 0
 
     def ready_by_hand(self, chunk: Chunk) -> None:
@@ -252,7 +252,7 @@ class Histories(RuleBasedStateMachine):
         arrived=st.sampled_from([[], ["raw"], SOURCES, SOURCES]), rounds=st.sampled_from([0, 1, 5, 5])
     )
     def begin(self, arrived: list[str], rounds: int) -> None:
-        """The jobs stay from example to example, what happened goes. Then so much of the work has been done already."""
+        """Empties all tables but those of jobs and datasets; registers sources; then works for some rounds."""
         with self.world.connection.transaction():
             self.world.do("SET LOCAL session_replication_role = replica")
             self.world.do("DELETE FROM dataflow.datastatus")
@@ -287,12 +287,12 @@ class Histories(RuleBasedStateMachine):
         return sorted(chunk for chunk in self.model.status if chunk[0] in PRODUCER)
 
     def in_use(self) -> list[Chunk]:
-        """What a live attempt reads or writes: there is more to go wrong."""
+        """Chunks that live attempts read or write; operations on these find most faults."""
         return sorted(
             {chunk for run in self.model.live for chunk in self.model.inputs(run) + self.model.outputs(run)}
         )
 
-    # What people do
+    # Steps of people
 
     @rule(dataset=st.sampled_from(SOURCES), dataid=st.sampled_from(DATAIDS))
     def register(self, dataset: str, dataid: str) -> None:
@@ -403,7 +403,7 @@ class Histories(RuleBasedStateMachine):
         self.world.do("SELECT dataflow.pause(%s, false)", scope)
         self.paused.remove(scope)
 
-    # What daemons do
+    # Steps of daemons
 
     @rule(name=st.sampled_from(DAEMONS), want=st.integers(1, 5))
     def claim(self, name: str, want: int) -> None:
@@ -432,7 +432,9 @@ class Histories(RuleBasedStateMachine):
         for attempt in attempts:
             run = attempt.run
             assert run in ready
-            assert run not in model.stopping, "the lock of a cancelled attempt is not let go of"
+            assert run not in model.stopping, (
+                "claimed although the daemon of the cancelled attempt still holds its lock"
+            )
             assert f"job:{run[0]}" not in self.paused
             assert attempt.inputs == {"/".join(chunk): model.version[chunk] for chunk in model.inputs(run)}
             assert all(model.status[chunk] == "READY" for chunk in model.inputs(run))
@@ -470,7 +472,7 @@ class Histories(RuleBasedStateMachine):
         self.end(data.draw(st.sampled_from(sorted(self.model.live))), outcome)
 
     def end(self, run: Run, outcome: str) -> None:
-        """A daemon that crashed offers the result through the session of its successor: its token is good until rescue."""
+        """Finishes the attempt. After a crash the next session of the same daemon does it: the token is valid until a rescue."""
         live = self.model.live[run]
         verdict = self.daemons[live.daemon].finish(
             live.attempt, outcome=outcome, code=None if outcome == "DONE" else "BAD"
@@ -536,7 +538,7 @@ class Histories(RuleBasedStateMachine):
             for chunk in self.model.outputs(run):
                 self.model.set(chunk, "FAILED" if last.lost + 1 >= MAX_LOST else "RESUBMIT")
 
-    # What holds after every step
+    # Checks after every step
 
     @invariant()
     def the_database_says_what_the_model_says(self) -> None:
@@ -587,14 +589,14 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def the_second_judge_finds_nothing(self) -> None:
-        """A limit that was lowered may be exceeded by what ran before; `take` looks at the limits."""
+        """Limits are left out: running attempts may exceed a lowered limit. `take` checks the limits at each claim."""
         if not self.daemons:
             return
         self.world.do("SELECT dataflow.settle()")
         assert [each for each in judge(self.world.connection) if each.kind != "limit"] == []
 
     def drain(self) -> None:
-        """The faults stop: whatever can go on does, and nothing is left running or waiting."""
+        """Works without faults until no run is left in the queue or RUNNING."""
         for scope in self.limits:
             self.world.do("SELECT dataflow.set_concurrency(%s, 100)", scope)
             self.limits[scope] = 100

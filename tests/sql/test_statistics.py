@@ -1,4 +1,4 @@
-"""What is told about a job: every batch in its state, every attempt once, every record once however often it was made."""
+"""Statistics of a job count each batch in one state, each attempt once, and each record once, also when it was made again."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_attempts_times_items_and_retries_are_counted_once(shop: World) -> None:
     assert execution["items_per_second"] == pytest.approx(13 / seconds["busy"])
     in_order = [seconds[key] for key in ("least", "median", "p90", "p95", "p99", "most")]
     assert in_order == sorted(in_order)
-    assert len(execution["slowest"]) == 4  # when a lost attempt ended nobody knows
+    assert len(execution["slowest"]) == 4  # a lost attempt has no known duration
     assert execution["slowest"][0]["seconds"] == seconds["most"]
     assert found["description"] == "All customers"
     assert {(each["code"], each["attempts"]) for each in found["exceptions"]} == {
@@ -152,7 +152,7 @@ def test_a_batch_that_is_made_again_is_counted_once_among_the_nodes(shop: World)
     assert [(node["node"], node["items"]) for node in own] == [("read", 5), ("write", 5)]
 
 
-def test_exceptions_are_told_as_present_resolved_and_not_yet_applied(shop: World) -> None:
+def test_exceptions_are_counted_as_present_resolved_and_not_yet_applied(shop: World) -> None:
     daemon = shop.daemon()
     attempts = daemon.claim()
     bad = [{"item": item, "reason": "no name", "details": {"mark": item}} for item in ("a", "b", "c")]

@@ -1,4 +1,4 @@
-"""What a bench has found, as docs/benchmarks.md shows it: the table and the chart tell the same as the lines."""
+"""How docs/benchmarks.md shows the results of a bench: the table and the chart agree with the measured lines."""
 
 from __future__ import annotations
 

@@ -82,9 +82,9 @@ def test_a_word_counts_as_the_file_that_it_names_or_as_itself(tmp_path: Path) ->
     assert first != of("python3", "load.py", "{raw_dataid}")
     script.write_text("2\n", encoding="utf-8")
     assert first != of("python3", "load.py", "{raw_location}")
-    assert of("sh", "-c", "x" * 300) != of("sh", "-c", "y" * 300)  # too long for the name of a file
+    assert of("sh", "-c", "x" * 300) != of("sh", "-c", "y" * 300)  # longer than a file name may be
     script.write_text("1\n", encoding="utf-8")
-    # A word is not stored: it may be a script.
+    # The parts name a word by its position and never store the word: it may be a whole script.
     assert set(codehash.of_command(["sh", "load.py", "-c"], tmp_path).parts) == {
         "word 1 of the command",
         "load.py",
@@ -92,19 +92,19 @@ def test_a_word_counts_as_the_file_that_it_names_or_as_itself(tmp_path: Path) ->
     }
 
 
-def test_code_of_release_0_1_is_known_again(flow: Path) -> None:
-    """The hash that release 0.1 had for these files, under Python 3.11 and 3.12."""
+def test_the_hash_of_the_whole_modules_is_that_of_release_0_1(flow: Path) -> None:
+    """The expected value is the hash that release 0.1 computed for these files under Python 3.11 and 3.12."""
     whole = codehash.of_python(["jobs:clean"], flow).whole_hash
     assert whole == codehash.of_modules(["jobs:clean"], flow)
     if sys.version_info < (3, 13):
         assert whole == "2a6529fbb114efaa81a0382570428a9c50b80e49558a64274a7362e0848fe27b"
 
 
-def test_a_hash_is_the_same_under_every_python(flow: Path) -> None:
+def test_a_job_has_the_same_hash_under_every_python(flow: Path) -> None:
     assert of(flow) == "8eb5b56e6db4fcc0c9ab428acf69b4a5b6f23891144d2f3237b308aa3f754f9a"
 
 
-def test_code_has_the_same_hash_under_every_python() -> None:
-    """The number is what 3.11, 3.12 and 3.13 agree on; whoever updates Python must not have all chunks made again."""
+def test_all_syntax_has_the_same_hash_under_every_python() -> None:
+    """Python 3.11, 3.12 and 3.13 agree on the expected value. Otherwise an update of Python would make all chunks stale."""
     text = Path(__file__).with_name("every_syntax.txt").read_text(encoding="utf-8")
     assert hashlib.sha256(dumped(ast.parse(text)).encode()).hexdigest() == EVERY_SYNTAX

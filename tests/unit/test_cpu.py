@@ -1,4 +1,4 @@
-"""CPU time of attempts that share a runner: all of it is told once, whoever used it."""
+"""CPU time of attempts that share a runner: every second is counted once, also when attempts overlap."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-# In a session of its own, as a runner is: two attempts overlap, and a child that has ended works for them.
+# Runs in its own session, as a runner does. Two attempts overlap while a child process uses CPU time for both.
 SHARED = """
 import subprocess, sys, time
 from dataflowd.runner import cpu
@@ -30,11 +30,12 @@ print(first, shares.end(2))
 
 
 @pytest.mark.alone
-def test_cpu_time_is_shared_by_the_attempts_that_ran_and_idle_time_is_nobodys() -> None:
+def test_overlapping_attempts_share_cpu_time_and_time_outside_attempts_is_not_counted() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SHARED], capture_output=True, text=True, check=True, start_new_session=True
     )
     first, second = map(float, done.stdout.split())
-    # 0.2 alone and half of 0.6; half of 0.6 and 0.1 alone. A tick is 0.01, and the starting Python counts, too.
+    # Attempt 1: 0.2 s alone and half of 0.6 s. Attempt 2: half of 0.6 s and 0.1 s alone.
+    # The bounds allow for ticks of 0.01 s and for the start of the child's Python.
     assert 0.45 <= first <= 0.8
     assert 0.35 <= second <= 0.7

@@ -1,4 +1,4 @@
-"""The demo's picture of a moment, and where it may live. The demo itself runs in tests/spark."""
+"""The frames that the demo draws, and which directories it accepts. tests/spark runs the demo itself."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_frame_is_ascii_where_the_locale_knows_no_other() -> None:
     assert lines[7].split()[:7] == ["orders", "R", "F", "s", "-", "?", "H"]
 
 
-def test_colours_count_for_no_column_and_blanks_have_none() -> None:
+def test_colours_take_no_width_and_blanks_are_not_coloured() -> None:
     lines = frame.lines(MOMENT, 79, is_unicode=True, paint=painted)
     assert "<[31m✗ >" in lines[7]
     assert "< " not in "".join(lines).replace("<[2m ", "")
@@ -123,7 +123,7 @@ def test_on_a_terminal_a_moment_is_drawn_over_the_last_one() -> None:
     assert back
     assert "\x1b[36m▮▮▮▯\x1b[0m" in first
     assert "\x1b[36m▮▮▮▮\x1b[0m" in second
-    # Nothing of the longer frame stays below the shorter one, and the cursor is back.
+    # The second frame is shorter: the screen erases the rest of the first one, and shows the cursor again.
     assert second.endswith("\x1b[J\x1b[?25h")
 
 
@@ -140,7 +140,7 @@ def demo(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return run_program("dataflowd", "demo", *options, env={"HOME": str(home)})
 
 
-def test_a_place_that_is_somebody_elses_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_demo_is_refused_and_left_alone(tmp_path: Path) -> None:
     full, file = tmp_path / "full", tmp_path / "file"
     full.mkdir()
     (full / "letters").write_text("dear")

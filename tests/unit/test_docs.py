@@ -1,4 +1,4 @@
-"""docs/ names all that there is, and every block of code in it is one. `python -m tests.unit.test_docs` renews the tables of members."""
+"""Pages of docs/ name every public member, and every block of code in them parses. `python -m tests.unit.test_docs` renews the tables of members."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ CONTEXT, CHECKS, STALE = (DOCS / f"{name}.md" for name in ("context", "checks", 
 MEMBERS = re.compile(r"(?<=<!-- context -->\n).*(?=<!-- /context -->)", re.DOTALL)
 TESTING = re.compile(r"(?<=<!-- testing -->\n).*(?=<!-- /testing -->)", re.DOTALL)
 ARCHITECTURE, CONTRIBUTING = (DOCS / f"{name}.md" for name in ("architecture", "contributing"))
-LEAST_NAMES = 20  # a pattern that finds nothing would find nothing wrong
+LEAST_NAMES = 20  # fewer means that the pattern no longer matches, and the test checks nothing
 DEFINED = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 LANGUAGES = {"", "console", "json", "python", "sh", "sql", "toml"}
 
-# What has no docstring of its own.
+# Descriptions of the attributes, which cannot have a docstring.
 ATTRIBUTES = {
     "spark": "The session of this attempt; its Spark is shared: never stop it.",
     "params": "The flow's `params`, as a mapping with attributes, or as the model of `@job(params=...)`.",
@@ -43,7 +43,7 @@ ATTRIBUTES = {
     "stop": "Set when the attempt is cancelled.",
     "frames": "Inputs that a test has given as they are.",
 }
-# They are public for the runner, which asks them when the job has returned; a job has no use for them.
+# Members that the runner reads after the job has returned. They are public for the runner; the page does not list them.
 OF_THE_RUNNER = {
     *("frames", "order", "reporter", "stop"),
     *("counted", "input_rows", "nodes", "rows_read", "seen", "set_aside", "stored", "written"),
@@ -66,7 +66,7 @@ def signature_of(name: str, member: Any) -> str:
 
 
 def _shown(parameter: inspect.Parameter) -> str:
-    """Annotations are text already: what str() makes of them has quotes around it."""
+    """Formats the parameter by hand: annotations are strings here, and str(parameter) would put quotes around them."""
     has_default = parameter.default is not inspect.Parameter.empty
     return f"{parameter.name}: {parameter.annotation}" + (f" = {parameter.default!r}" if has_default else "")
 
@@ -163,7 +163,7 @@ def test_readme_leads_to_every_page() -> None:
 
 
 @pytest.mark.parametrize("page", [README, *readme.pages()], ids=lambda page: page.name)
-def test_every_block_of_code_is_code(page: Path) -> None:
+def test_every_block_of_code_parses(page: Path) -> None:
     assert set(re.findall(r"^ *```(\w*)\n(?:.|\n)*?^ *```$", text(page), re.MULTILINE)) <= LANGUAGES
     for code in readme.page_blocks(page, "python"):
         ast.parse(code)
@@ -178,14 +178,14 @@ def test_every_block_of_code_is_code(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [README, *readme.pages()], ids=lambda page: page.name)
-def test_every_command_inside_a_sentence_is_a_command(page: Path) -> None:
+def test_every_command_inside_a_sentence_exists(page: Path) -> None:
     for line in readme.inline_commands(page, "dataflowctl"):
         assert_command(shlex.split(re.sub(r"[\[\]]|\.\.\.", "", line)))
 
 
 @pytest.mark.parametrize("page", [ARCHITECTURE, CONTRIBUTING], ids=lambda page: page.name)
-def test_every_name_of_our_code_is_there(page: Path) -> None:
-    """Files, functions in files, and what the schema `dataflow` has. Names that moved would send a reader nowhere."""
+def test_every_file_function_and_sql_object_that_a_page_names_exists(page: Path) -> None:
+    """Names of files, of functions in files, and of objects in the schema `dataflow`: a stale name would mislead the reader."""
     content = text(page)
     named = re.findall(r"`((?:dataflowd|sql|tests|systemd|\.ci)/[\w./@-]*)(?:::(\w+))?`", content)
     assert len(named) > LEAST_NAMES
@@ -214,7 +214,7 @@ def sql_objects() -> set[str]:
 
 
 def assert_command(words: list[str]) -> None:
-    """It is one of dataflowctl's, and so are its options. What stands behind -- is another program's."""
+    """Asserts that dataflowctl has this command and these options. Words after `--` belong to another program."""
     words = words[: words.index("--")] if "--" in words else words
     command: Any = typer.main.get_command(app)
     for word in words[1:]:

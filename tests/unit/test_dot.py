@@ -11,7 +11,7 @@ import pytest
 
 from dataflowd.cli.dot import graph, quoted
 
-# The part of DOT that is written here, as the grammar on graphviz.org has it.
+# The subset of the DOT language that dataflowd writes, after the grammar on graphviz.org.
 ID = r'(?:[A-Za-z_]+|"(?:[^"\\\n]|\\.)*")'
 ATTRIBUTES = rf"(?: \[{ID}={ID}\])?"
 STATEMENT = re.compile(rf"  (?:{ID}={ID}|{ID}{ATTRIBUTES}|{ID} -> {ID}{ATTRIBUTES});")
@@ -32,7 +32,7 @@ BRANCHING = [
 ]
 
 
-def test_each_branch_has_its_count_and_a_meeting_of_several_has_none() -> None:
+def test_an_edge_has_a_count_only_if_its_target_has_one_source() -> None:
     lines = graph("load", BRANCHING).splitlines()
     assert lines[0] == 'digraph "load" {'
     assert lines[-1] == "}"
@@ -59,7 +59,7 @@ def test_no_name_breaks_out_of_its_quotes(name: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="GraphViz is not installed")
-def test_graphviz_takes_it() -> None:
+def test_graphviz_reads_the_graph() -> None:
     drawn = subprocess.run(
         ["dot", "-Tplain"], input=graph('a "b"\\', BRANCHING), text=True, capture_output=True, check=False
     )

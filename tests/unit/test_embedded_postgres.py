@@ -1,4 +1,4 @@
-"""The embedded Postgres: started once, shared by all, and honest about what stops it."""
+"""The embedded Postgres: it starts once, all processes share it, and an error says why it does not start."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def process(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 @contextmanager
 def mounted(directory: Path, options: str) -> Iterator[None]:
-    """A small file system of its own; where the host forbids mounting, the test cannot be done."""
+    """A small file system that the test mounts. Skips where the host forbids mounting."""
     directory.mkdir()
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)], capture_output=True, check=False
@@ -116,7 +116,7 @@ def test_many_processes_start_one_server_which_outlives_them(data_dir: Path) -> 
         )
         for _ in range(8)
     ]
-    # A server that held a pipe of its starter would keep this waiting.
+    # If the server had inherited a pipe of its starter, communicate() would not return.
     results = [(*starter.communicate(timeout=WAIT_SECONDS), starter.returncode) for starter in starters]
     running = postgres.status(data_dir)
     assert running.running
@@ -151,7 +151,7 @@ def test_a_dead_servers_pid_in_use_by_another_process_is_no_server(data_dir: Pat
             stranger.kill()
 
 
-def test_a_killed_initdb_leaves_nothing_in_the_way(data_dir: Path) -> None:
+def test_after_a_killed_initdb_the_next_start_succeeds(data_dir: Path) -> None:
     unfinished = data_dir / "postgres" / "data.new"
     with process(data_dir) as starter:
         wait_for((unfinished / "PG_VERSION").exists)
@@ -161,7 +161,7 @@ def test_a_killed_initdb_leaves_nothing_in_the_way(data_dir: Path) -> None:
 
 
 @needs_root
-def test_a_full_disk_at_initdb_is_said_and_leaves_nothing_half_made(data_dir: Path) -> None:
+def test_a_full_disk_at_initdb_is_reported_and_leaves_no_half_made_cluster(data_dir: Path) -> None:
     with mounted(data_dir, "size=20m,mode=0755"):
         with pytest.raises(EmbeddedError, match="No space left on device") as caught:
             postgres.ensure_running(data_dir)
@@ -169,7 +169,7 @@ def test_a_full_disk_at_initdb_is_said_and_leaves_nothing_half_made(data_dir: Pa
         assert [path.name for path in (data_dir / "postgres").iterdir()] == ["lock"]
 
 
-def test_a_full_quota_at_initdb_is_said_and_leaves_nothing_half_made(data_dir: Path) -> None:
+def test_a_full_quota_at_initdb_is_reported_and_leaves_no_half_made_cluster(data_dir: Path) -> None:
     limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)); "
     failed = subprocess.run(
         [sys.executable, "-c", limited + START, str(data_dir)], capture_output=True, text=True, check=False
@@ -179,7 +179,7 @@ def test_a_full_quota_at_initdb_is_said_and_leaves_nothing_half_made(data_dir: P
 
 
 @needs_root
-def test_a_read_only_file_system_is_said(data_dir: Path) -> None:
+def test_a_read_only_file_system_is_reported(data_dir: Path) -> None:
     with (
         mounted(data_dir, "ro,mode=0755"),
         pytest.raises(EmbeddedError, match="Read-only file system") as caught,
@@ -189,15 +189,15 @@ def test_a_read_only_file_system_is_said(data_dir: Path) -> None:
 
 
 @pytest.mark.skipif(IS_ROOT, reason="root writes everywhere")
-def test_a_read_only_directory_is_said(data_dir: Path) -> None:
+def test_a_read_only_directory_is_reported(data_dir: Path) -> None:
     data_dir.mkdir(mode=0o555)
     with pytest.raises(EmbeddedError, match="Permission denied") as caught:
         postgres.ensure_running(data_dir)
     assert f"make {data_dir} writable" in caught.value.remedy
 
 
-def test_a_closed_directory_is_said(data_dir: Path) -> None:
-    """As a file stands where the directory should be, no permission of root's helps."""
+def test_a_directory_that_cannot_be_entered_is_reported(data_dir: Path) -> None:
+    """A file stands where the directory should be, so that the test holds for root too."""
     data_dir.parent.joinpath("file").touch()
     with pytest.raises(EmbeddedError, match=r"cannot (use|enter).*file"):
         postgres.ensure_running(data_dir.parent / "file" / "dataflowd")
@@ -216,7 +216,7 @@ def test_a_deep_directory_gets_its_socket_elsewhere(data_dir: Path) -> None:
     assert not sockets.exists()
 
 
-def test_no_place_for_the_socket_is_said(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_place_for_the_socket_is_reported(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = data_dir.joinpath(*["a_rather_long_name_of_a_directory"] * 4)
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     with pytest.raises(EmbeddedError, match="longer than 107 bytes") as caught:
@@ -260,7 +260,7 @@ def test_a_directory_that_is_no_cluster_is_left_alone(data_dir: Path) -> None:
     assert foreign.read_text() == "dear reader"
 
 
-def test_a_server_that_does_not_start_is_quoted(data_dir: Path) -> None:
+def test_the_log_of_a_server_that_does_not_start_is_quoted(data_dir: Path) -> None:
     postgres.ensure_running(data_dir)
     postgres.stop(data_dir)
     with (data_dir / "postgres" / "data" / "postgresql.conf").open("a") as settings:
@@ -283,7 +283,7 @@ def test_without_the_package_it_says_what_to_install(data_dir: Path, monkeypatch
 
 
 @needs_root
-def test_root_lends_it_an_account_that_is_not_root(data_dir: Path) -> None:
+def test_started_by_root_it_runs_as_another_account(data_dir: Path) -> None:
     postgres.ensure_running(data_dir)
     pid = postgres.status(data_dir).pid
     assert Path(f"/proc/{pid}").stat().st_uid != 0
@@ -291,7 +291,7 @@ def test_root_lends_it_an_account_that_is_not_root(data_dir: Path) -> None:
 
 @needs_root
 def test_programs_that_the_account_cannot_reach_are_copied(data_dir: Path, tmp_path: Path) -> None:
-    """Nothing of root's is opened for it: the test's own directory is closed to others, and stays so."""
+    """The start does not open root's directories to the account: the test's directory keeps its mode 0700."""
     closed = tmp_path / "site"
     closed.mkdir()
     for part in (postgres.PACKAGE, f"{postgres.PACKAGE}.libs"):
@@ -312,7 +312,7 @@ def test_programs_that_the_account_cannot_reach_are_copied(data_dir: Path, tmp_p
 
 @needs_root
 def test_data_where_the_account_cannot_go_is_handed_to_it(data_dir: Path) -> None:
-    """As below /root: the directory is honoured, nothing of root's is opened for the account, and the rules are closed too."""
+    """As below /root: the data stays in that directory, root's directory keeps its mode 0700, and a connection needs the password."""
     data_dir.parent.chmod(0o700)
     closed = data_dir / "dataflowd"
     try:
@@ -371,7 +371,7 @@ def test_an_account_that_will_be_created_is_named_before(
 
 
 @needs_root
-def test_an_ordinary_user_runs_it_as_himself_and_root_may_use_it(data_dir: Path) -> None:
+def test_an_ordinary_users_server_runs_as_that_user_and_root_may_use_it(data_dir: Path) -> None:
     user = account.choose(data_dir / "postgres" / "data")
     require_python_of(user.name)
     data_dir.mkdir()
@@ -400,7 +400,7 @@ def test_the_command_line_starts_shows_queries_and_stops_it(data_dir: Path, tmp_
 
     assert "not running" in embedded("status")
     assert not (data_dir / "postgres").exists()
-    run_program("dataflowctl", "embedded", "start", env=env)  # the first time it tells root something
+    run_program("dataflowctl", "embedded", "start", env=env)  # the first start prints a notice to root
     dsn = embedded("start").strip()
     assert dsn == postgres.status(data_dir).dsn
     assert f"pid {postgres.status(data_dir).pid}" in embedded("status")

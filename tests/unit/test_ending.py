@@ -1,4 +1,4 @@
-"""How a daemon goes from serving to its end: forward only, with the first reason and the first error."""
+"""A daemon's state goes from serving to ended and never back. It keeps the first reason and the first error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_first_reason_to_stop_counts() -> None:
     assert not ending.hurried.is_set()
 
 
-def test_a_hurried_daemon_does_not_go_back_to_draining() -> None:
+def test_a_hurrying_daemon_does_not_go_back_to_draining() -> None:
     ending = Ending()
     ending.stop("one")
     ending.hurry()

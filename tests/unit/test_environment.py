@@ -1,4 +1,4 @@
-"""What a script is given, and what it may tell."""
+"""The environment variables that a script gets, and the lines that it may report."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_line_of_a_report_is_understood_or_refused(line: bytes) -> None:
     assert all(".." not in path.split("/") for paths in report.files.values() for path in paths)
 
 
-def test_what_is_wrong_with_a_report_is_said_with_its_line_and_again(tmp_path: Path) -> None:
+def test_a_wrong_line_of_a_report_is_named_at_every_look(tmp_path: Path) -> None:
     path = tmp_path / "report"
     path.write_text('{"rows": 1}\n\n{"rows": -1}\n{"rows": 2', encoding="ascii")
     reader = Reader(path, ["out"])

@@ -1,4 +1,4 @@
-"""The host's half of an attempt's evidence: sums, the first chunks, and a bound."""
+"""What the host adds to an attempt's evidence: sums over all chunks, a list of the first ones, and at most STORED_CHARACTERS."""
 
 from __future__ import annotations
 
@@ -52,10 +52,12 @@ def test_chunks_are_summed_and_only_the_first_are_listed() -> None:
         "bytes": 10,
         "modified": None,
     }
-    assert inputs["raw1"]["modified"] == "1970-01-01T00:04:59.000+00:00", "the newest of all"
+    assert inputs["raw1"]["modified"] == "1970-01-01T00:04:59.000+00:00", (
+        "the time is that of the newest chunk"
+    )
 
 
-def test_a_digest_is_kept_where_it_is_of_the_whole_input() -> None:
+def test_an_input_has_a_digest_only_when_one_chunk_is_the_whole_input() -> None:
     seen = Evidence(ORDER)
     seen.measured("raw", chunk(1), Found(files=1, bytes=1, modified=None, digest="d1"))
     assert seen.document()["inputs"]["raw"]["digest"] == "d1"
@@ -70,6 +72,6 @@ def test_what_cannot_be_measured_says_why() -> None:
     assert "s3a://bucket/raw is not on this host's disk" in seen.document()["inputs"]["raw"]["note"]
 
 
-def test_more_than_is_stored_is_counted() -> None:
+def test_evidence_that_is_too_long_is_replaced_by_its_length() -> None:
     assert bounded({"inputs": {}}) == {"inputs": {}}
     assert bounded({"note": "x" * STORED_CHARACTERS}) == {"left_out": STORED_CHARACTERS + len('{"note": ""}')}

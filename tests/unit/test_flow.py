@@ -1,4 +1,4 @@
-"""Flow files: what is accepted, and what is said about what is not."""
+"""Flow files: what is accepted, and which mistakes are reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def load_text(host: Settings, tmp_path: Path) -> Callable[[str], Flow]:
 
 @pytest.fixture
 def mistakes(load_text: Callable[[str], Flow]) -> Callable[[str], list[str]]:
-    """What is said about a text, as `line: what; remedy`; nothing when it is right."""
+    """The mistakes in a flow file, each as `line: what; remedy`. An empty list means that the file is right."""
 
     def say(text: str) -> list[str]:
         try:
@@ -204,7 +204,7 @@ def test_a_wrong_dataset_is_explained(mistakes: Callable[[str], list[str]], more
     assert any(re.match(said, line) for line in found), found
 
 
-def test_what_an_unknown_format_needs_is_not_asked_for(mistakes: Callable[[str], list[str]]) -> None:
+def test_an_unknown_format_is_reported_alone(mistakes: Callable[[str], list[str]]) -> None:
     [said] = mistakes(HEAD.lstrip() + "\n[dataset.c]\nformat = 'cvs'")
     assert "format is 'cvs' (did you mean 'csv'?)" in said
 
@@ -430,7 +430,7 @@ def test_identity_beside_all_would_never_run_and_is_a_mistake(mistakes: Callable
 def test_identity_beside_all_is_right_where_a_job_makes_that_very_chunk(
     mistakes: Callable[[str], list[str]],
 ) -> None:
-    """Sums of all parts, copied, then a report of the parts and the copied sum."""
+    """`total` makes one chunk of all parts, `copy` copies it, and `report` reads all parts and the copy."""
     text = f"""{HEAD}[dataset.c]
 location='{{root}}/c'
 [dataset.d]
@@ -485,7 +485,7 @@ def test_two_outputs_at_one_location_are_a_mistake(mistakes: Callable[[str], lis
     assert "datasets 'b' and 'c' are written to the same location" in mistakes(text)[0]
 
 
-def test_a_table_that_is_none_is_a_mistake(mistakes: Callable[[str], list[str]]) -> None:
+def test_a_value_where_a_table_belongs_is_a_mistake(mistakes: Callable[[str], list[str]]) -> None:
     assert mistakes("dataset = 1\njob.j = 1\n[flow]\nname = 'f'") == [
         "1: dataset is an integer; write a table: [dataset]",
         "2: job.j is an integer; write a table: [job.j]",
@@ -612,7 +612,7 @@ def test_the_configuration_hash_changes_with_what_a_run_makes_and_with_nothing_e
     assert len(others | {usual}) == 4
 
 
-def test_code_never_stands_in_what_the_database_gets(host: Settings) -> None:
+def test_the_database_never_gets_code(host: Settings) -> None:
     document = str(load(FLOWS / "retail.toml", host).document())
     assert "jobs:clean_orders" not in document
     assert "shuffle" not in document
@@ -752,7 +752,7 @@ def _toml(value: Any) -> str:
         },
     )
 )
-def test_no_document_does_more_than_be_refused(
+def test_any_document_is_loaded_or_refused(
     load_text: Callable[[str], Flow], document: dict[str, Any]
 ) -> None:
     try:

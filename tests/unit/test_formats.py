@@ -17,7 +17,7 @@ def test_one_table_of_options_serves_reading_and_writing() -> None:
     assert formats.write_options("raw", "csv", options) == {"header": "true", "quoteAll": "false", "sep": ";"}
 
 
-def test_how_columns_are_compared_is_no_option_of_sparks() -> None:
+def test_header_match_is_not_passed_to_spark() -> None:
     options = {"header": True, "Header_Match": "position"}
     assert formats.read_options("raw", "csv", options) == {"header": "true"}
     assert formats.header_match("raw", "csv", options) == "position"
@@ -33,7 +33,7 @@ def test_an_option_that_is_not_listed_is_refused(name: str) -> None:
     assert refused.value.code == "INVALID_OPTION"
 
 
-def test_a_mistyped_option_is_told_the_nearest() -> None:
+def test_the_refusal_of_a_mistyped_option_suggests_the_nearest() -> None:
     with pytest.raises(AttemptError, match="did you mean 'header'"):
         formats.write_options("raw", "csv", {"headers": True})
 

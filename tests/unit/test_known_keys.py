@@ -1,4 +1,4 @@
-"""The key of each database is remembered, whoever else remembers another one in the same moment."""
+"""The file of known keys has one key a database. Concurrent writers lose nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_each_database_has_its_key_and_a_new_one_replaces_it(tmp_path: Path) -> 
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_nothing_is_lost_when_several_remember_at_a_time(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_no_key(tmp_path: Path) -> None:
     path = tmp_path / "known_keys"
     databases = [KnownKeys(path, f"db{number}:5432/a") for number in range(8)]
     threads = [
@@ -40,7 +40,7 @@ def test_nothing_is_lost_when_several_remember_at_a_time(tmp_path: Path) -> None
     assert [one.keyid for one in databases] == [f"{number}" for number in range(8)]
 
 
-def test_a_directory_that_everybody_can_change_is_none_to_remember_in(tmp_path: Path) -> None:
+def test_keys_are_not_written_below_a_directory_that_everybody_can_change(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o777)

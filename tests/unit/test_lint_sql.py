@@ -1,4 +1,4 @@
-"""The rules for SQL files notice what they are for."""
+"""Each rule for SQL files finds the mistake that it is for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs: one event a line, whatever is in it, wherever it goes."""
+"""Logs: one event is one line, whatever its values are, in a file, the journal and a terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOSTILE = "x\r\n2026-01-01T00:00:00Z info     attempt.finished job=forged \x1b[2
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    """Logging is a process's global state; pytest's own handlers come back afterwards."""
+    """Restores pytest's log handlers after the test: logging is global to the process."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -170,7 +170,7 @@ def test_a_terminal_gets_readable_lines(monkeypatch: pytest.MonkeyPatch) -> None
     assert 'attempt.finished job=clean note="two words"' in shown
 
 
-async def test_a_task_that_outlives_its_attempt_no_longer_speaks_for_it() -> None:
+async def test_events_of_a_task_that_outlives_its_attempt_do_not_name_the_attempt() -> None:
     async def keep_warm() -> dict[str, object]:
         log.leave_attempt()
         return structlog.contextvars.get_contextvars()

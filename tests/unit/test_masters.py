@@ -1,4 +1,4 @@
-"""What Spark is given for each kind of master: read where a cluster would read it, with no cluster at hand."""
+"""The configuration that Spark gets for each kind of master. The tests read it where a cluster would, and need no cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def properties(path: str) -> dict[str, str]:
 
 
 def submitted(master: str, directory: Path, spark: dict[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Configuration and environment of a runner of `reuse = 1`."""
+    """Configuration and environment that spark-submit gets for a runner with `reuse = 1`."""
     argv, env = _command(1, Settings(data_dir=directory, master=master), spark, JAVA, directory, "once")
     assert argv[0].endswith("/bin/spark-submit")
     assert argv[1:3] == ["--load-spark-defaults", "--properties-file"]
@@ -109,7 +109,7 @@ def test_a_client_of_a_connect_server_needs_no_java(tmp_path: Path) -> None:
     assert found == [("java", "skipped"), ("spark", "skipped")]
 
 
-def test_what_protects_published_data_is_not_the_flows_to_change(tmp_path: Path) -> None:
+def test_a_flow_cannot_change_the_settings_that_protect_published_data(tmp_path: Path) -> None:
     asked = {
         "spark.speculation": "true",
         "spark.submit.deployMode": "cluster",

@@ -1,4 +1,4 @@
-"""How many Spark applications a host is taken to have memory for."""
+"""For how many Spark applications a host has memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("configurations", "has_jvm", "expected"),
     [
-        ([], True, 9),  # 12.8 GiB of 16, 1.4 GiB each
+        ([], True, 9),  # applications get 12.8 of 16 GiB, 1.4 GiB each
         ([{}, {"spark.driver.memory": "2g"}], True, 5),
         ([{"spark.driver.memory": "512"}], True, 14),
         ([{"spark.driver.memory": "512m"}, {}], True, 9),
@@ -33,7 +33,7 @@ def test_the_largest_heap_counts_and_one_always_fits(
     assert memory.applications(configurations, has_jvm=has_jvm) == expected
 
 
-def test_what_a_container_may_use_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_memory_limit_of_a_container_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = memory.total()
     assert whole >= 1 << 20
     monkeypatch.setattr(memory, "_CGROUPS", tmp_path)

@@ -1,4 +1,4 @@
-"""Habits of everything that the product says: what happened, to what, what to type next. `python -m tests.messages` lists it all."""
+"""Rules for every message: it says what happened, to what, and what to type next. `python -m tests.messages` lists all messages."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataflowd.host import sqlfiles
 from tests.messages import Message, collected
 
 MESSAGES = collected()
-LEAST = 500  # a collector that finds nothing would find nothing wrong
+LEAST = 500  # fewer means that the collector no longer works, and the tests check nothing
 
-# Where there is nothing to type, or the text comes from elsewhere with its remedy.
+# Messages that need no remedy here: there is nothing to type, or the remedy comes with the text from elsewhere.
 WITHOUT_REMEDY = {
     "sql/functions/declare.sql RAISE": "each caller gives the remedy",
     "dataflowd/engine/script_process.py AttemptError": "what the process that becomes the script has said, remedy and all",
@@ -23,7 +23,7 @@ WITHOUT_REMEDY = {
     "sql/functions/mapping.sql RAISE": "the remedy is the mapping's fault in words",
     "sql/functions/claim.sql RAISE": "a daemon is told, not a person",
 }
-# The number in front cannot be 1.
+# Messages whose number cannot be 1.
 ALWAYS_MANY = (
     "{} runs are in the foreground already",
     "job {} has {} outputs, and a SQL file makes one",
@@ -34,7 +34,7 @@ THINGS = (
     r"versions|directories|passwords|daemons|dataids|lines|messages|others|places|inputs|outputs|parts"
 )
 PLURAL = re.compile(rf"(?:\{{\}}|%s|%) (?:{THINGS})\b")
-# Python, Postgres and the like are written as their owners do; constants and names of ours may begin a sentence.
+# A message begins in lower case. Exceptions: proper names such as Python and Postgres, and names in capitals.
 BEGINS = re.compile(r"[a-z`%{'\[(-]|[A-Z_]{2}|NOTIFY|LISTEN|Postgres|Java|Spark|Python")
 
 
@@ -46,14 +46,14 @@ def told(message: Message) -> list[str]:
     return [text for text in (message.text, message.remedy or "") if text]
 
 
-def test_the_list_is_whole() -> None:
+def test_the_list_of_messages_is_complete() -> None:
     assert len(MESSAGES) > LEAST
     assert {message.kind for message in MESSAGES} == {"error", "usage", "mistake", "finding", "answer", "sql"}
     assert any("needs a yes" in message.text for message in MESSAGES)
     assert any(message.remedy == "it is 0 or more; 0 starts nothing" for message in MESSAGES)
 
 
-def test_whoever_says_what_is_wrong_says_what_to_do() -> None:
+def test_every_error_has_a_remedy() -> None:
     is_due = [
         message
         for message in MESSAGES
@@ -64,8 +64,8 @@ def test_whoever_says_what_is_wrong_says_what_to_do() -> None:
     assert lacking - set(WITHOUT_REMEDY) == set()
 
 
-def test_one_thing_is_not_many() -> None:
-    """Numbers come with dataflowd.model.plural, in SQL with dataflow._counted: never `1 runs`."""
+def test_messages_count_in_singular_and_plural() -> None:
+    """No message says `1 runs`: numbers come from dataflowd.model.plural, in SQL from dataflow._counted."""
     assert [
         str(message)
         for message in MESSAGES
@@ -76,14 +76,14 @@ def test_one_thing_is_not_many() -> None:
 
 
 @pytest.mark.parametrize("name", [path.name for path in sqlfiles.functions()])
-def test_nor_in_the_answers_of_sql(name: str) -> None:
+def test_sql_functions_count_in_singular_and_plural(name: str) -> None:
     [path] = [path for path in sqlfiles.functions() if path.name == name]
     texts = re.findall(r"format\('((?:[^']|'')*)'", path.read_text(encoding="utf-8"))
     assert [text for text in texts if PLURAL.search(text)] == []
 
 
-def test_a_remedy_of_an_attempt_leaves_the_resubmission_to_who_shows_it() -> None:
-    """`why` adds `dataflowctl resubmit JOB --dataid X` to it: a remedy that says `then resubmit` would say it twice."""
+def test_the_remedy_of_an_attempt_does_not_repeat_the_resubmit() -> None:
+    """`why` appends `dataflowctl resubmit JOB --dataid X` to the remedy, so the remedy itself does not say `then resubmit`."""
     assert [
         str(message)
         for message in MESSAGES
@@ -92,7 +92,7 @@ def test_a_remedy_of_an_attempt_leaves_the_resubmission_to_who_shows_it() -> Non
 
 
 def test_messages_are_clauses_and_not_sentences() -> None:
-    """They stand behind a code and before a remedy: no capital, no full stop, no exclamation."""
+    """A message stands between a code and a remedy: no capital letter, no full stop, no exclamation mark."""
     spoken = [message for message in MESSAGES if message.kind != "answer"]
     assert [str(message) for message in spoken for text in told(message) if not BEGINS.match(text)] == []
     assert [
@@ -103,7 +103,7 @@ def test_messages_are_clauses_and_not_sentences() -> None:
     ] == []
 
 
-def test_nobody_is_begged_blamed_or_left_guessing() -> None:
+def test_messages_have_no_empty_phrases() -> None:
     empty = re.compile(
         r"\b(please|sorry|oops|illegal|unexpected error|something went wrong|invalid input|bad request)\b",
         re.IGNORECASE,

@@ -1,4 +1,4 @@
-"""A location may be used when it lies under an allowed root, on the disk as well as in the text."""
+"""A location is allowed when its text, and its path on disk after links are followed, lies under an allowed root."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def test_a_bucket_is_allowed_by_its_own_root(tmp_path: Path) -> None:
         ("/data/orders", ["/data"], "/data/.attempts/orders/dataid=x/attempt=7"),
         ("/data/shop/orders/", ["/data/"], "/data/.attempts/shop/orders/dataid=x/attempt=7"),
         ("/data/{dataid}/orders/", ["/data"], "/data/.attempts/x/orders/attempt=7"),
-        # What the database says of a fixed path.
+        # How the database gives the location of a dataset with a fixed path.
         ("/data/orders/.attempts", ["/data"], "/data/.attempts/orders/dataid=x/attempt=7"),
-        # The nearest root; and a dataset's directory that is one.
+        # The nearest of several roots counts, also when it is the dataset's own directory.
         ("/data/shop/orders", ["/data", "/data/shop", "/"], "/data/shop/.attempts/orders/dataid=x/attempt=7"),
         ("/data/orders", ["/data/orders", "/data"], "/data/orders/.attempts/dataid=x/attempt=7"),
         ("/orders", ["/"], "/.attempts/orders/dataid=x/attempt=7"),

@@ -1,4 +1,4 @@
-"""Which parts of a flow's modules a job reaches. Each test is a promise: what may change a result changes the hash."""
+"""Which parts of a flow's modules a job reaches. A change that may change the job's result has to change its hash."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_only_what_a_job_reaches_changes_its_hash(
 ALONE = "def clean(ctx):\n    return 1\n\ndef load(ctx):\n    return 2\n"
 
 
-# What load does is in the hash of clean too, for it may change what clean finds, or cannot be told apart.
+# The hash of `clean` includes `load`: `load` may change a value that `clean` reads, or nobody can prove that it does not.
 @pytest.mark.parametrize(
     "text",
     [
@@ -159,7 +159,7 @@ ALONE = "def clean(ctx):\n    return 1\n\ndef load(ctx):\n    return 2\n"
         "def clean(ctx):\n    return __getattr__('load')\ndef __getattr__(name):\n    return name\ndef load(ctx):\n    return 2\n",
     ],
 )
-def test_functions_that_may_meet_count_together(tmp_path: Path, text: str) -> None:
+def test_functions_that_may_affect_each_other_share_a_hash(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"jobs.py": text})
     before = of(tmp_path)
     write(tmp_path, {"jobs.py": text.replace("2", "7")})
@@ -177,14 +177,14 @@ def test_functions_that_may_meet_count_together(tmp_path: Path, text: str) -> No
         "import functools\ndef clean(ctx):\n    return 1\n@functools.lru_cache(maxsize=None)\ndef load(ctx):\n    return 2\n",
     ],
 )
-def test_functions_that_cannot_meet_count_apart(tmp_path: Path, text: str) -> None:
+def test_functions_that_cannot_affect_each_other_have_separate_hashes(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"jobs.py": text})
     before = of(tmp_path)
     write(tmp_path, {"jobs.py": text.replace("2", "7")})
     assert of(tmp_path) == before
 
 
-# How a module may be reached; each ends at VALUE of far.py, and never by that name alone.
+# Ways to reach a module. Each leads to VALUE in far.py, and none by a plain `from far import VALUE`.
 @pytest.mark.parametrize(
     ("jobs", "more"),
     [
@@ -215,7 +215,9 @@ def test_functions_that_cannot_meet_count_apart(tmp_path: Path, text: str) -> No
         ("import far\ndef clean(ctx):\n    return far.VALUE" + ".bit_length()" * 600 + "\n", {}),
     ],
 )  # fmt: skip
-def test_whatever_the_way_what_is_reached_counts(tmp_path: Path, jobs: str, more: dict[str, str]) -> None:
+def test_a_value_counts_by_whatever_way_the_job_reaches_it(
+    tmp_path: Path, jobs: str, more: dict[str, str]
+) -> None:
     write(tmp_path, {"jobs.py": jobs, "far.py": "VALUE = 1\n", **more})
     before = of(tmp_path)
     write(tmp_path, {"far.py": "VALUE = 2\n"})
@@ -230,7 +232,7 @@ def test_a_virtual_environment_beside_the_code_does_not_count(tmp_path: Path) ->
     assert parts(tmp_path) == {"jobs.py", "jobs.py:clean"}
 
 
-def test_a_directory_of_data_that_is_called_as_a_package_does_not_count(flow: Path) -> None:
+def test_a_data_directory_with_the_name_of_a_package_does_not_count(flow: Path) -> None:
     before = of(flow)
     for name in ("dataflowd", "pyspark", "logging"):
         (flow / name).mkdir()
@@ -238,7 +240,7 @@ def test_a_directory_of_data_that_is_called_as_a_package_does_not_count(flow: Pa
     assert of(flow) == before
 
 
-def test_a_module_of_the_flow_that_is_called_as_a_package_does(flow: Path) -> None:
+def test_a_module_of_the_flow_with_the_name_of_a_package_counts(flow: Path) -> None:
     before = of(flow)
     write(flow, {"logging.py": "def getLogger(name):\n    return []\n"})
     assert of(flow) != before
@@ -252,7 +254,9 @@ def test_a_job_of_an_installed_package_has_no_parts(tmp_path: Path) -> None:
     assert set(reach.parts_of(["dataflowd.jobs:copy"], tmp_path)) == {"reference dataflowd.jobs:copy"}
 
 
-def test_of_a_great_many_parts_the_files_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_there_are_too_many_parts_whole_files_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(codehash, "PARTS_KEPT", 2)
     write(tmp_path, {"jobs.py": "A = 1\nB = 2\ndef clean(ctx):\n    return A, B\n"})
     found = codehash.of_python(["jobs:clean"], tmp_path).parts

@@ -1,4 +1,4 @@
-"""What README and docs/ say in tables is what the program does. `python -m tests.unit.test_readme` renews settings and figures."""
+"""Tables in README and docs/ agree with the program. `python -m tests.unit.test_readme` renews settings and figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.readme import DOCS, README, REFERENCE, ROOT
 
 BENCHMARKS = DOCS / "benchmarks.md"
 CONTRIBUTING = DOCS / "contributing.md"
-MOST_LINES = 200  # of README: it is read in one sitting, the rest stands on pages
+MOST_LINES = 200  # of README; everything else belongs into docs/
 SETTINGS = re.compile(r"(?<=<!-- settings -->\n).*(?=<!-- /settings -->)", re.DOTALL)
 ENDINGS_TABLE = re.compile(r"(?<=<!-- endings -->\n).*(?=<!-- /endings -->)", re.DOTALL)
 FIGURES = re.compile(r"(?<=<!-- bench -->\n).*(?=<!-- /bench -->)", re.DOTALL)
@@ -56,7 +56,7 @@ def benchmarks() -> str:
     return BENCHMARKS.read_text(encoding="utf-8")
 
 
-def test_readme_is_read_in_one_sitting() -> None:
+def test_readme_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 

@@ -1,4 +1,4 @@
-"""An export that a person has edited says what was decided, and nothing else."""
+"""Reads back an export of quarantined records that a person has edited: only edited lines become resolutions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ PARSED: dict[str, Any] = {
 
 
 def edited(form: quarantine_file.Format, record: Mapping[str, Any], **cells: str) -> list[dict[str, Any]]:
-    """The export of a record with cells filled in, as it is taken back."""
+    """The resolutions that come back when a person exports the record, fills in these cells, and imports the file."""
     content = quarantine_file.text([record], form)
     if form == "csv":
         reader = csv.DictReader(io.StringIO(content))
@@ -98,13 +98,13 @@ def test_a_line_that_could_not_be_parsed_has_columns_to_fill_in(form: quarantine
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
-def test_a_line_with_too_much_is_taken_as_its_columns_stand(form: quarantine_file.Format) -> None:
+def test_repairing_a_line_with_too_many_fields_keeps_its_columns(form: quarantine_file.Format) -> None:
     more = PARSED | {"record": "4,eve,1,more", "parsed": {"id": 4, "name": "eve", "amount": 1}}
     assert "repair takes its columns as they stand" in quarantine_file.text([more], form)
     assert edited(form, more) == [{"repaired": {"id": 4, "name": "eve", "amount": 1}}]
 
 
-def test_an_object_in_place_of_a_text_is_told_its_columns() -> None:
+def test_the_refusal_of_a_text_as_repair_names_the_columns() -> None:
     line = {"dataid": "d1", "itemid": "3", "action": "repair", "record": "4,eve,5"}
     with pytest.raises(NotAllowedError, match="repairs a text") as refused:
         quarantine_file.resolutions(quarantine_file.parsed(json.dumps(line), "json"), [PARSED])

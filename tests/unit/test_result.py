@@ -24,7 +24,7 @@ def listed(pattern: str) -> frozenset[str]:
     return frozenset(found[1].split(","))
 
 
-def test_a_runner_may_tell_the_fields_that_say_so_and_no_others() -> None:
+def test_a_runner_may_send_only_the_fields_that_are_declared_for_it() -> None:
     values = {str: "DONE", bool: True, dict: {}, list: []}
     for each in fields(Result):
         kinds = wire._RESULT.get(each.name, (str,))
@@ -37,14 +37,14 @@ def test_a_runner_may_tell_the_fields_that_say_so_and_no_others() -> None:
                 wire.check(message)
 
 
-def test_what_is_executed_outside_may_tell_the_fields_that_say_so() -> None:
+def test_an_outside_executor_may_send_only_the_fields_that_are_declared_for_it() -> None:
     assert listed(r"known constant text\[\] := '\{(.*)\}'") == told_by("outside") | {
         "retry_after"
-    }  # which only SQL tells
+    }  # only SQL passes retry_after
 
 
 def test_finish_reads_every_field() -> None:
-    # _note_judged and _record_found, which finish calls, are in files of their own.
+    # finish calls _note_judged and _record_found, which are in other files.
     said = "".join(
         (FUNCTIONS / f"{name}.sql").read_text() for name in ("finish", "evidence", "judgement", "replay")
     )
@@ -60,7 +60,7 @@ def test_the_functions_know_the_fields_of_a_manifest() -> None:
     assert {column.split()[0] for column in found[1].split(",")} == names
 
 
-def test_an_empty_field_is_not_told_and_a_false_one_is() -> None:
+def test_the_document_leaves_out_empty_fields_and_keeps_false_ones() -> None:
     result = Result(attempt=1, token="t", outcome="FAILED", code="X", retry=False, usage={})  # noqa: S106
     told = {"attempt": 1, "token": "t", "outcome": "FAILED", "code": "X", "retry": False}
     assert result.document() == told

@@ -1,4 +1,4 @@
-"""Whether what lies there is what was published or registered."""
+"""Whether the files at a location are those that were published or registered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DAY = "2026-01-31"
-NOON = 1_769_860_800  # of that day, in UTC
+NOON = 1_769_860_800  # 12:00 UTC of DAY
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_digest_finds_what_size_and_time_do_not_and_forgives_a_copy_that_was_r
     assert "digest" in refused(path, chunk, digest=True)
     put(path, "1,one\n", NOON + 3600)
     look(path, chunk, digest=True)
-    # Measured before the dataset asked for digests, or looked at by who does not: the time decides.
+    # Without a digest on either side, the file's time decides.
     assert "modified" in refused(path, chunk)
 
 
@@ -114,13 +114,13 @@ def test_a_source_is_read_once_however_many_batches_share_it(
     assert read == [path]
     told = seen.document()["inputs"]["raw"]
     assert (told["chunks"], told["files"], told["bytes"]) == (1, 1, 6)
-    # Chunks that are no batches may share a place, and each is compared with what was registered as it.
+    # Chunks that are not batches may share a location too. Each is compared with its own registration.
     other = replace(registered(path), dataid="2", measured={"files": 1, "bytes": 7})
     with pytest.raises(AttemptError, match="bytes 7 then, 6 now"):
         script.prepare(changed := order_of(registered(path), other), Evidence(changed))
 
 
-def test_a_file_that_may_not_be_read_is_said_as_such(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_is_reported_as_such(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(one: Path) -> str:
         raise PermissionError(13, "Permission denied", str(one))
 

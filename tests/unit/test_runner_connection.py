@@ -94,7 +94,7 @@ async def test_a_process_of_the_user_and_session_is_accepted(tmp_path: Path) -> 
             assert connection.recv(1) == b"x"
 
 
-def test_the_bucket_lends_a_burst_and_then_reads_at_the_rate() -> None:
+def test_the_bucket_allows_a_burst_and_then_reads_at_the_rate() -> None:
     bucket = TokenBucket(RATE, now=0.0)
     after_rest = 10 * BURST_SECONDS
     assert bucket.take(int(RATE * BURST_SECONDS), after_rest) == 0
@@ -102,11 +102,11 @@ def test_the_bucket_lends_a_burst_and_then_reads_at_the_rate() -> None:
     assert bucket.take(int(RATE), after_rest) == pytest.approx(1 + 1 / RATE)
 
 
-def test_a_rest_earns_no_more_than_one_burst() -> None:
+def test_a_pause_refills_the_bucket_to_one_burst_at_most() -> None:
     bucket = TokenBucket(RATE, now=0.0)
     assert bucket.take(int(2 * RATE), 1000.0) == pytest.approx(2 - BURST_SECONDS)
 
 
-def test_whoever_keeps_to_the_rate_is_never_held_up() -> None:
+def test_a_runner_that_keeps_to_the_rate_never_waits() -> None:
     bucket = TokenBucket(RATE, now=0.0)
     assert [bucket.take(1, number / RATE) for number in range(1, 1000)] == [pytest.approx(0, abs=1e-9)] * 999

@@ -1,4 +1,4 @@
-"""What a daemon says to a runner arrives in whole lines, or the runner is gone; and its end is always told."""
+"""A daemon sends whole lines to a runner, or kills it; and the end of a runner always reaches those who wait for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from dataflowd.host.settings import Settings
 
-LARGE = {"type": "order", "order": "x" * 4_000_000}  # more than a socket holds
+LARGE = {"type": "order", "order": "x" * 4_000_000}  # larger than the socket's buffer
 ENV = {"PATH": "/usr/bin:/bin"}
 
 
@@ -34,7 +34,7 @@ async def received(wire: socket.socket, lines: int) -> list[dict[str, Any]]:
     return [json.loads(line) for line in got.splitlines()]
 
 
-async def test_whoever_is_cancelled_while_he_sends_leaves_no_half_line_to_his_neighbours() -> None:
+async def test_a_send_that_is_cancelled_leaves_no_half_line_on_the_wire() -> None:
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
         for end in (ours, theirs):
@@ -43,7 +43,7 @@ async def test_whoever_is_cancelled_while_he_sends_leaves_no_half_line_to_his_ne
         one._connection = ours
         async with anyio.create_task_group() as group:
             group.start_soon(one.send, LARGE)
-            await anyio.wait_readable(theirs)  # the line has begun, and cannot be whole
+            await anyio.wait_readable(theirs)  # the first bytes of the line are sent, the rest waits
             group.cancel_scope.cancel()
             with anyio.CancelScope(shield=True):
                 async with anyio.create_task_group() as neighbour:
@@ -52,7 +52,7 @@ async def test_whoever_is_cancelled_while_he_sends_leaves_no_half_line_to_his_ne
         assert [message["type"] for message in said] == ["order", "ping"]
 
 
-async def test_a_runner_that_does_not_read_is_killed_and_holds_up_no_cancel(
+async def test_a_runner_that_does_not_read_is_killed_and_does_not_delay_a_cancel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(runners, "SEND_SECONDS", 0.2)
@@ -68,13 +68,13 @@ async def test_a_runner_that_does_not_read_is_killed_and_holds_up_no_cancel(
 
 @pytest.fixture
 def blocked(settings: Settings) -> Iterator[Settings]:
-    """No runner can have a directory."""
-    with reachable_directory() as short:  # where the path of a socket is longer, it is made elsewhere
+    """Settings under which no runner can make its directory."""
+    with reachable_directory() as short:  # a longer path would make the runner put its socket elsewhere
         (short / "run").touch()
         yield settings.model_copy(update={"data_dir": short})
 
 
-async def test_a_runner_that_cannot_be_started_tells_so_to_whoever_waits_for_it(blocked: Settings) -> None:
+async def test_waiting_for_a_runner_that_cannot_start_ends_with_the_reason(blocked: Settings) -> None:
     one = Runner(("key",), reuse=2, slots=2)
     one.start(blocked, {}, {})
     with anyio.fail_after(10):
@@ -83,7 +83,7 @@ async def test_a_runner_that_cannot_be_started_tells_so_to_whoever_waits_for_it(
     assert "File exists" in one.how
 
 
-async def test_a_runner_that_several_kill_at_once_ends(settings: Settings, tmp_path: Path) -> None:
+async def test_a_runner_that_is_killed_twice_at_once_ends(settings: Settings, tmp_path: Path) -> None:
     one = Runner(("key",), reuse=2, slots=2)
     one.start(settings, {}, {"JAVA_HOME": str(tmp_path)})
     while one.pid is None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BOUND = seal.Binding("orders", "etl", "db7", "sales", 5433)
 KEYS = {suite: seal.generate(suite) for suite in seal.SUITES}
-# Release 0.1.0 has sealed "hunter-2" for the same dataset with the key of the bytes 0 to 31.
+# Release 0.1.0 sealed "hunter-2" for the same dataset, with the key that is made of the bytes 0 to 31.
 WITHOUT_PORT = "dataflowd-sealed-v1.x25519.acfc31418dfc4a8f0e69309004f9e712.PU8AW6gatHmXsWPKQGKkAb8PYnleoKmHZ9ElCPbmI1ttEmSH7aS1QDUTFN3QzNAO4Ho5TJNEOI_hkLGWz9URNrdoHcncHAO-1_mIYAZTdsVLyreRjCynLbzqF47yf652NWfx1lkde2mG_-umNPMBog"
 PASSWORD = "s3cr'et $HOME\n\u00fc/"  # noqa: S105 - known to everybody
 
@@ -94,7 +94,7 @@ def test_a_damaged_value_is_an_error_and_never_another_password(place: int, bit:
         assert seal.unseal(sealed.decode("latin-1"), ring(key), BOUND) == PASSWORD
 
 
-def test_another_key_is_named_as_what_is_missing() -> None:
+def test_the_error_names_the_key_that_is_missing() -> None:
     sealed = seal.seal(PASSWORD, KEYS[seal.HYBRID].public, BOUND)
     with pytest.raises(InvalidCredentialError, match=f"sealed with key {KEYS[seal.HYBRID].public.keyid}"):
         seal.unseal(sealed, ring(KEYS[seal.PLAIN]), BOUND)
@@ -115,7 +115,7 @@ def test_a_key_file_is_made_for_its_user_alone_and_keeps_earlier_keys(tmp_path: 
     assert str(KEYS[seal.PLAIN].raw) not in repr(KEYS)
 
 
-def test_what_is_wrong_with_a_key_is_said(tmp_path: Path) -> None:
+def test_a_wrong_key_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     good = keyfile.line(KEYS[seal.PLAIN])
     path = tmp_path / "key"
     with pytest.raises(InvalidCredentialError, match="does not exist"):
@@ -142,7 +142,7 @@ def test_a_key_may_come_from_systemd_or_from_a_command(tmp_path: Path) -> None:
     key_file(credentials / "dataflowd.key", keyfile.line(KEYS[seal.PLAIN], "open sesame"))
     (credentials / "dataflowd.passphrase").write_text("open sesame\n", encoding="ascii")
     for path in credentials.iterdir():
-        path.chmod(0o440)  # as systemd shows its access lists
+        path.chmod(0o440)  # the mode that systemd gives to credentials
     expected = ring(KEYS[seal.PLAIN])
     assert KeySource(credentials=str(credentials), default="/nowhere").ring() == expected
     told = key_file(tmp_path / "told", keyfile.line(KEYS[seal.PLAIN]))
@@ -194,6 +194,6 @@ def test_a_process_that_runs_while_the_key_is_rotated_opens_with_the_new_one(
     before = source.mark()
     assert source.mark() == before
     keyfile.add(tmp_path / "key", [keyfile.line(new)])
-    assert source.mark() != before  # by which an engine knows that its runners have old keys
+    assert source.mark() != before  # the engine compares marks to find runners with old keys
     for key in (new, old):
         assert passwords.password_of(dataset(key)) == "hunter/2"

@@ -1,4 +1,4 @@
-"""docs/security.md says nothing that no test shows, and README promises what it says."""
+"""Every claim of docs/security.md names a test that shows it, and README promises what that page says."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def functions_of(path: Path) -> frozenset[str]:
     )
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_that_the_page_names_exists() -> None:
     named = NAMED.findall(PAGE.read_text(encoding="utf-8"))
     assert len(named) > 50
     for file, name in named:
@@ -33,7 +33,7 @@ def test_every_test_that_the_page_names_is_there() -> None:
 
 
 def test_nothing_holds_without_a_test_that_attacks_it() -> None:
-    """A row whose second cell begins with yes names a test in its last."""
+    """A row whose second cell begins with `yes` names a test in its last cell."""
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     claimed = [row.strip("| ").split(" | ") for row in rows]
     kept = [cells for cells in claimed if len(cells) > 1 and cells[1].startswith("yes")]

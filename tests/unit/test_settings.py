@@ -1,4 +1,4 @@
-"""Settings: which value wins, where it came from, and what is said about a bad one."""
+"""Settings: which value wins, where it came from, and how a bad value is reported."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_settings_cannot_be_changed_in_place() -> None:
         found.poll = 1.0  # type: ignore[misc]
 
 
-def test_whoever_keeps_the_current_settings_sees_those_of_a_reload() -> None:
+def test_every_holder_of_the_current_settings_sees_a_reload() -> None:
     current = settings.Current(settings.load().settings)
     kept = current
     current.settings = current.settings.model_copy(update={"poll": 1.0})

@@ -1,4 +1,4 @@
-"""Children that cannot outlive us, cannot fill the disk, and whose end is known."""
+"""Child processes: they die with their parent, their logs are bounded, and how they ended is known."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ async def test_endless_output_without_a_newline_needs_little_memory(tmp_path: Pa
     assert all(path.stat().st_size <= 100_000 for path in tmp_path.iterdir())  # noqa: ASYNC240 - a few files
 
 
-def test_leftovers_are_those_of_dead_processes_also_when_their_number_was_given_to_another(
+def test_leftovers_are_those_of_dead_processes_also_when_their_pid_is_in_use_again(
     tmp_path: Path,
 ) -> None:
     mine = supervise.own_directory(tmp_path, "runner")
@@ -190,7 +190,7 @@ def test_leftovers_are_those_of_dead_processes_also_when_their_number_was_given_
 @pytest.mark.parametrize("how", ["removed", "replaced by a file"])
 async def test_a_log_that_cannot_be_kept_ends_no_supervision(tmp_path: Path, how: str) -> None:
     logs, go = tmp_path / "logs", tmp_path / "go"
-    # More than one log holds, so that the next one has to be begun.
+    # The output is more than one log holds, so that the supervisor has to begin another file.
     script = f"echo $$; until [ -e {go} ]; do sleep 0.02; done; seq 1000; exit 3"
     child = spawn(["sh", "-c", script], env=ENV, log_path=logs / "1.log", log_bytes=100)
     async with anyio.create_task_group() as group:
@@ -203,7 +203,7 @@ async def test_a_log_that_cannot_be_kept_ends_no_supervision(tmp_path: Path, how
         go.touch()
     ended = await child.wait()
     assert (ended.code, ended.tail.splitlines()[-1]) == (3, "1000")
-    # A directory that can be made again is.
+    # The supervisor makes the directory again where it can.
     assert (logs / "1.log").exists() == (how == "removed")
 
 
@@ -214,13 +214,11 @@ async def test_a_reader_who_has_gone_ends_no_supervision() -> None:
         assert (await spawn(["sh", "-c", "echo hello; exit 3"], env=ENV, echo=echo).wait()).code == 3
 
 
-def test_a_child_that_cannot_be_watched_is_not_left_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_child_that_cannot_be_watched_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def no_more(_pid: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    before = children_of("self")  # a server that the tests share may be among them
+    before = children_of("self")  # may include a server that the tests share
     monkeypatch.setattr(os, "pidfd_open", no_more)
     with pytest.raises(OSError, match="Too many open files"):
         spawn(["sh", "-c", f"sleep 1; touch {tmp_path}/ran"], env=ENV)

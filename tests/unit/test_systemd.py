@@ -1,4 +1,4 @@
-"""The unit files: right in the eyes of systemd, and the template an instance of the same."""
+"""The unit files: systemd accepts them, and the template has the same settings as the plain unit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dataflowd.host import keyfile
 
 UNITS = Path(__file__).resolve().parents[2] / "systemd"
 INSTALLED = "/opt/dataflowd/bin/dataflowd"
-# Type=notify-reload is younger than what some hosts have; they take it for Type=simple.
+# Hosts with an old systemd do not know Type=notify-reload, and take it for Type=simple.
 TOO_NEW = "Failed to parse service type, ignoring: notify-reload"
 EXPECTED_VERSION = re.compile(r"systemd (\d+)")
 EXPOSURE = re.compile(r"exposure level (\d+\.\d)")
@@ -31,7 +31,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """The units as they are, with a program that is there."""
+    """The shipped units, with a program that exists on this host."""
     for unit, name in (("dataflowd.service",) * 2, ("dataflowd@.service", "dataflowd@blue.service")):
         text = (UNITS / unit).read_text(encoding="utf-8").replace(INSTALLED, "/bin/true")
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -56,7 +56,7 @@ def test_systemd_finds_no_mistake_in_a_drop_in(installed: Path, name: str, word:
     shutil.copy(UNITS / drop_in.name, drop_in)
     assert drop_in.name not in analyze("verify", "--man=no", str(installed / "dataflowd.service")).stderr
     drop_in.write_text(drop_in.read_text(encoding="utf-8").replace(word, f"X{word}"), encoding="utf-8")
-    # So that the silence above is known to mean something.
+    # A misspelt word is reported, so the silence above means that the drop-in is right.
     assert drop_in.name in analyze("verify", "--man=no", str(installed / "dataflowd.service")).stderr
 
 
@@ -87,7 +87,7 @@ def test_the_template_differs_only_in_what_an_instance_needs() -> None:
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of units, and a settings file that names a root outside what the units may write."""
+    """A directory of units, and a settings file whose root the units may not write to."""
     for name in ("dataflowd.service", "dataflowd@.service"):
         text = (UNITS / name).read_text(encoding="utf-8").replace(INSTALLED, "/bin/true")
         (tmp_path / name).write_text(text.replace("Type=notify-reload", "Type=notify"), encoding="utf-8")
@@ -148,9 +148,9 @@ def test_the_doctor_knows_what_else_keeps_a_unit_from_its_data(host: Path) -> No
 
 
 def test_the_settings_are_those_that_the_unit_would_find(host: Path) -> None:
-    """By default data is in the state directory, which the unit may write to; its environment outranks the file."""
+    """By default data is in the state directory, which the unit may write to. The unit's environment outranks the settings file."""
     (host / "config.toml").write_text("", encoding="utf-8")
-    # Of another name: this host may have a daemon.
+    # Not /var/lib/dataflowd: this host may have a daemon of its own.
     drop_in(
         host,
         "dataflowd.service",
@@ -164,14 +164,14 @@ def test_the_settings_are_those_that_the_unit_would_find(host: Path) -> None:
     ]
 
 
-def test_a_unit_that_is_not_there_or_no_unit_is_said(host: Path) -> None:
+def test_a_missing_unit_and_a_wrong_name_are_reported(host: Path) -> None:
     assert said(host, "dataflow")[0][1].startswith("there is no unit dataflow.service in ")
     assert said(host, "../etc/passwd")[0][1] == "'../etc/passwd' is no unit"
 
 
 @needs_systemd
 @pytest.mark.parametrize("name", ["dataflowd.service", "dataflowd@.service"])
-def test_an_old_systemd_is_told_to_have_its_drop_in(host: Path, name: str) -> None:
+def test_the_doctor_says_that_an_old_systemd_needs_the_drop_in(host: Path, name: str) -> None:
     (host / name).write_text((UNITS / name).read_text(encoding="utf-8"), encoding="utf-8")
     unit = name.replace("@.", "@blue.")
     old = int(EXPECTED_VERSION.findall(analyze("--version").stdout)[0]) < doctor_unit.NOTIFY_RELOAD_SINCE

@@ -1,4 +1,4 @@
-"""`apply` says plainly which declared checks of data from outside nobody runs."""
+"""`apply` lists declared checks that no job runs on data from outside."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SECOND = "[dataset.sums]\nformat='none'\n[job.sum]\ncommand=['true']\ninputs=['r
         (FILES + "checks = { not_null = ['id'] }", SPARK, SECOND, ["by the first Spark job that reads it; sum may start before"]),
     ],
 )  # fmt: skip
-def test_a_check_that_nobody_runs_is_said(  # noqa: PLR0913, PLR0917
+def test_a_check_that_no_job_runs_is_reported(  # noqa: PLR0913, PLR0917
     settings: Settings, tmp_path: Path, dataset: str, job: str, more: str, says: list[str]
 ) -> None:
     path = tmp_path / "flow.toml"

@@ -1,4 +1,4 @@
-"""How many keys are there more than once: the same answer by each way to count."""
+"""How many keys are repeated: each algorithm counts the same number."""
 
 from __future__ import annotations
 

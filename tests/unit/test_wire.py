@@ -1,4 +1,4 @@
-"""A runner's process runs job code, which may say anything to the daemon: it ends its own attempts by that, and nothing else."""
+"""A runner's process runs job code, which may send anything to the daemon. A wrong message ends that runner's own attempts and nothing else."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def test_whatever_arrives_is_a_message_or_refused(lines: list[bytes], cut: int) 
 @example([b'{"type":"result","attempt":1,"result":{"outcome":"DONE","token":"x"}}'], True)
 @example([b'{"type":"result","attempt":1,"result":{"outcome":"DONE","usage":[]}}'], True)
 @example([json.dumps({"type": "hello", "token": "\u00e9"}).encode()], False)
-def test_a_peer_that_says_anything_ends_its_connection_at_most(lines: list[bytes], is_known: bool) -> None:
-    """And who does not know the token gives no result."""
+def test_any_message_ends_at_most_its_own_connection(lines: list[bytes], is_known: bool) -> None:
+    """Without the token a peer delivers no result."""
     own = Pending(lambda _message: None)
 
     async def hear() -> None:
@@ -93,7 +93,7 @@ def test_a_peer_that_says_anything_ends_its_connection_at_most(lines: list[bytes
     assert own.result is None or own.result["outcome"] in wire.OUTCOMES
 
 
-# Stands in for the runner's program: `dataflowd` of a directory that PYTHONPATH names first.
+# Replaces the runner's program: a package `dataflowd` in the first directory of PYTHONPATH.
 PEER = """
     import json, os, socket, sys, time
     path, token = os.environ["DATAFLOW_RUNNER_SOCKET"], os.environ["DATAFLOW_RUNNER_TOKEN"]
@@ -125,7 +125,7 @@ class Peers:
 
     @asynccontextmanager
     async def started(self, behaviour: str) -> AsyncIterator[tuple[Runner, list[wire.Message]]]:
-        """A runner that behaves like that, with attempt 1 inside, and what the attempt said."""
+        """A runner whose process executes `behaviour`, with attempt 1 pending, and the messages of that attempt."""
         self._program.write_text(textwrap.dedent(PEER) + textwrap.dedent(behaviour))
         said: list[wire.Message] = []
         runner = Runner(("key",), reuse=2, slots=1)
@@ -177,7 +177,7 @@ async def test_a_peer_that_breaks_the_rules_loses_its_own_attempt(peers: Peers, 
 async def test_only_the_process_that_was_started_may_connect(peers: Peers) -> None:
     peers.late.touch()
     async with peers.started("hello(); until_closed()") as (runner, _):
-        await asyncio.sleep(0)  # until it listens
+        await asyncio.sleep(0)  # lets the runner's task create the socket
         path = _socket(runner)
         assert path.parent.stat().st_mode & 0o777 == 0o700
         with socket.socket(socket.AF_UNIX) as stranger:
@@ -189,14 +189,16 @@ async def test_only_the_process_that_was_started_may_connect(peers: Peers) -> No
 
 
 def _socket(runner: Runner) -> Path:
-    """As the process was told."""
+    """The socket's path, from the environment of the runner's process."""
     told = Path(f"/proc/{runner.pid}/environ").read_text(encoding="utf-8").split("\0")
     [path] = [each.partition("=")[2] for each in told if each.startswith(wire.SOCKET_VARIABLE + "=")]
     return Path(path)
 
 
-async def test_who_says_too_much_is_read_more_slowly(peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it arrives, and the daemon does other things meanwhile."""
+async def test_a_runner_that_sends_too_much_is_read_more_slowly(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All messages arrive, and the daemon's loop turns meanwhile."""
     monkeypatch.setattr(wire, "RATE", 5000)
     behaviour = """
         hello()
@@ -215,7 +217,7 @@ async def test_who_says_too_much_is_read_more_slowly(peers: Peers, monkeypatch: 
     assert turns > 50
 
 
-def test_what_a_runner_says_by_itself_is_of_the_right_form() -> None:
+def test_every_message_of_a_reporter_passes_the_check() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         reporter = Reporter(wire.Wire(ours), 1)

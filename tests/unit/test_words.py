@@ -1,4 +1,4 @@
-"""Words of a command: what is replaced, and what never is."""
+"""Words of a command: what is replaced, and what is never replaced."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_is_executed_is_not_replaced(command: str, executed: str) -> None:
     assert [given[place] for place in sorted(command_words.executed_places(given))] == executed.split()
 
 
-def test_a_value_becomes_no_option_and_an_unknown_name_is_told() -> None:
+def test_a_value_never_becomes_an_option_and_an_unknown_name_is_reported() -> None:
     with pytest.raises(AttemptError, match="would become the option --conf=x"):
         command_words.filled(["etl.py", "{param_evil}"], VALUES)
     with pytest.raises(AttemptError, match="is no variable of this run"):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 RELEASES = sorted(path.name for path in keep_schema.KEPT.iterdir())
 NEXT = "999.0.0"
-# What a rolling upgrade has to bring to its end: everything but what waits for a person.
+# Chunks that a rolling upgrade still has to finish: all but those that wait for a person.
 LEFT = """
     SELECT count(*) FROM dataflow.datastatus
     WHERE locktype = 'OUT' AND status NOT IN ('READY', 'HOLD') AND NOT (status = 'FAILED' AND code IN ('JOB_FAILED', 'CANCELLED'))
@@ -44,7 +44,7 @@ DONE_BY_NEW = "SELECT count(*) FROM dataflow.attempt WHERE daemon = 'new' AND ou
 
 @dataclass
 class OldDaemon:
-    """Works as a daemon of that release does, through its own queries, until it is told to stop."""
+    """Works as a daemon of that release does, with the queries of that release, until stop() is called."""
 
     dsn: str
     queries: dict[str, str]
@@ -104,7 +104,7 @@ class OldDaemon:
                     self.call(name)
                 self.call("daemon_look", jobs=None)
                 self.call("daemon_limits", daemon=self.name)
-        except BaseException as error:  # noqa: BLE001 - the test tells it
+        except BaseException as error:  # noqa: BLE001 - the test reports it
             self.error = error
 
     def stop(self) -> None:
@@ -117,7 +117,7 @@ class OldDaemon:
 
 @pytest.fixture(autouse=True)
 def roles(template: str) -> None:
-    """A dump grants rights to our roles and does not contain them."""
+    """`template` has created the roles: a dump grants rights to them and does not contain them."""
 
 
 @contextmanager
@@ -142,11 +142,11 @@ def test_no_released_migration_was_edited_or_removed() -> None:
             )
 
 
-def test_the_schema_says_which_release_it_is_of(connection: psycopg.Connection) -> None:
+def test_the_schema_names_its_release_and_the_oldest_served_one(connection: psycopg.Connection) -> None:
     found = connection.execute("SELECT made_by, serves_from FROM dataflow.schema_version()").fetchone()
     assert found is not None
     made_by, serves_from = found
-    assert made_by == __version__, "sql/functions/version.sql"
+    assert made_by == __version__, "set the version in sql/functions/version.sql"
     assert serves_from in RELEASES, "the oldest release that is served has to be a kept one"
 
 
@@ -154,7 +154,7 @@ def test_the_schema_says_which_release_it_is_of(connection: psycopg.Connection) 
 def test_a_kept_database_becomes_the_same_schema_as_a_new_one(
     server: Server, template: str, release: str
 ) -> None:
-    """What a release leaves behind (a function whose arguments changed, say) is dropped by a migration of the next."""
+    """A migration of this release has to drop what the old one leaves behind, such as a function whose arguments changed."""
     with kept(server, release) as dsn:
         with psycopg.connect(dsn, autocommit=True) as connection:
             migrate.init(connection)
@@ -168,9 +168,9 @@ def test_a_kept_database_becomes_the_same_schema_as_a_new_one(
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_an_old_program_sends_returns_what_it_expects(server: Server, release: str) -> None:
-    """Also as the roles that its daemons and its operators connect as: a grant may be lost in an upgrade.
+    """The roles of its daemons and operators keep every grant too.
 
-    Columns may follow those that it expects: a daemon names its columns, and dataflowctl reads rows by key.
+    New columns may follow those that it expects: a daemon names its columns, and dataflowctl reads rows by key.
     """
     if migrate._release(release) < migrate._release(_serves_from()):
         pytest.skip("no longer served")
@@ -188,7 +188,7 @@ def test_what_an_old_program_sends_returns_what_it_expects(server: Server, relea
 def test_a_call_that_is_under_way_during_an_upgrade_finds_what_its_body_calls(
     server: Server, release: str
 ) -> None:
-    """PL/pgSQL goes on with the body that it began with, and looks for a function when it gets to the call."""
+    """A running PL/pgSQL function goes on with its old body, and looks up each function only when it calls it."""
     if migrate._release(release) < migrate._release(_serves_from()):
         pytest.skip("no longer served")
     with kept(server, release) as dsn, psycopg.connect(dsn, autocommit=True) as connection:
@@ -219,7 +219,7 @@ def _allowed(connection: psycopg.Connection) -> set[tuple[str, str]]:
             "SELECT r.rolname::text, p.oid::regprocedure::text FROM pg_proc p, pg_roles r"
             " WHERE p.pronamespace = 'dataflow'::regnamespace AND starts_with(r.rolname, 'dataflow_')"
             " AND has_function_privilege(r.oid, p.oid, 'EXECUTE')"
-            # what is private to the schema's owner may go with its callers
+            # private functions, which only the schema's owner may call, may be dropped together with their callers
             " AND NOT (starts_with(p.proname, '_') AND r.rolname = 'dataflow_admin')"
         ).fetchall()
     )
@@ -242,7 +242,7 @@ def test_a_database_is_upgraded_while_an_old_daemon_works_and_a_new_one_joins(
             eventually(lambda: len(old.ended) > before + 1)
             with daemons(dsn, tmp_path / "none", tmp_path) as start:
                 new = start(name="new", engine="noop")
-                # The old one may take all there is before the new one has looked.
+                # The old daemon may claim all runs before the new one does, so that more are registered each time.
                 eventually(lambda: _give(connection) and _count(connection, DONE_BY_NEW))
                 _finish_held(old)
                 eventually(lambda: _count(connection, LEFT) == 0)
@@ -262,7 +262,7 @@ def test_a_database_is_upgraded_while_an_old_daemon_works_and_a_new_one_joins(
 
 
 def _give(connection: psycopg.Connection) -> int:
-    """Thirty chunks more than there were."""
+    """Registers thirty new chunks."""
     return _count(
         connection,
         "SELECT dataflow.ready('raw', ARRAY(SELECT 'more-' || n + i FROM generate_series(1, 30) i))"
@@ -271,7 +271,7 @@ def _give(connection: psycopg.Connection) -> int:
 
 
 def _finish_held(old: OldDaemon) -> None:
-    """What it had claimed before the upgrade; its thread uses the session, so it has to stop first."""
+    """Finishes the attempts that the old daemon claimed before the upgrade. Its thread uses the same session, and has to stop first."""
     old.stopping.set()
     old.thread.join()
     old.finish(old.held)
@@ -284,7 +284,7 @@ def _count(connection: psycopg.Connection, query: LiteralString) -> int:
 
 @pytest.fixture
 def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """This process is a program of the next release: one migration more, and functions that say so."""
+    """Makes this process a program of the next release: one more migration, and a newer version in sql/functions/version.sql."""
     directory = shutil.copytree(sqlfiles.sql_dir(), tmp_path / "next" / "sql")
     (directory / "migrations" / "9998_next.sql").write_text(
         "ALTER TABLE dataflow.attempt ADD COLUMN note text;\nALTER TABLE dataflow.datastatus ADD COLUMN note text;\n"
@@ -304,10 +304,10 @@ def _serve_from(directory: Path, oldest: str) -> None:
     path.write_text(f"{head}AS $$ SELECT '{NEXT}', '{oldest}' $$;{tail.partition('$$;')[2]}")
 
 
-def test_this_release_goes_on_beside_the_next_one(
+def test_a_daemon_of_this_release_works_on_the_schema_of_the_next(
     next_release: Path, connection: psycopg.Connection, dsn: str, tmp_path: Path, run_ctl: RunCtl
 ) -> None:
-    """Its daemon works through the upgrade, and starts again after it; its init leaves the newer schema alone."""
+    """A daemon of this release works during the upgrade, and starts again after it. `init` of this release leaves the newer schema alone."""
     connection.execute(keep_schema.DECLARED)
     connection.execute("SELECT dataflow.ready('raw', ARRAY(SELECT i::text FROM generate_series(1, 500) i))")
     with daemons(dsn, tmp_path / "none", tmp_path) as start:
@@ -341,8 +341,8 @@ def _ready(connection: psycopg.Connection, dataid: str) -> bool:
     return found == (1,)
 
 
-def test_nobody_waits_behind_an_upgrade_for_somebodys_open_transaction(
-    next_release: Path,  # noqa: ARG001 - what is upgraded to
+def test_an_upgrade_that_waits_for_an_open_transaction_blocks_nobody(
+    next_release: Path,  # noqa: ARG001 - the release to upgrade to
     connection: psycopg.Connection,
     dsn: str,
 ) -> None:
@@ -354,7 +354,7 @@ def test_nobody_waits_behind_an_upgrade_for_somebodys_open_transaction(
         try:
             with psycopg.connect(dsn, autocommit=True) as own:
                 migrate.init(own)
-        except BaseException as error:  # noqa: BLE001 - the test tells it
+        except BaseException as error:  # noqa: BLE001 - the test reports it
             failures.append(error)
 
     upgrading = threading.Thread(target=upgrade)

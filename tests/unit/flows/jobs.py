@@ -1,4 +1,4 @@
-"""The code that the flows beside this file name. Checking a flow must not run it."""
+"""Job code that the flow files in this directory name. Checking a flow file must not run this code."""
 
 if __name__:
     raise SystemExit("a check executed job code")
