@@ -156,15 +156,15 @@ SELECT dataflow.serve_jobs(%(daemon)s, %(incarnation)s, %(jobs)s::text[], %(unse
 SELECT dataflow.reloaded(%(daemon)s, %(incarnation)s, %(jobs)s::integer);
 
 -- daemon_claim: take ready runs; of the scarce jobs together at most `room`
-SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
+SELECT attempt, token::text, jobid, dataid, number, tag, params, timeout_seconds
 FROM dataflow.claim_within(%(daemon)s, %(incarnation)s, %(want)s, %(scarce)s::text[], %(room)s);
 
 -- daemon_claim_run: take one run that a person has named
-SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
+SELECT attempt, token::text, jobid, dataid, number, tag, params, timeout_seconds
 FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, %(jobid)s, %(dataid)s, %(forced)s, %(reason)s);
 
 -- daemon_claim_new: ask for a run of a job without inputs, and take it
-SELECT attempt, token::text, jobid, dataid, number, tag, inputs, params, timeout_seconds
+SELECT attempt, token::text, jobid, dataid, number, tag, params, timeout_seconds
 FROM dataflow.claim_new(%(daemon)s, %(incarnation)s, %(jobid)s);
 
 -- daemon_finish: end attempts, a batch at a time
@@ -201,7 +201,7 @@ SELECT daemon, hostname, pid, session_pid, is_ended FROM dataflow.end_frozen_ses
 -- daemon_cancelled: which of these attempts this daemon has lost
 SELECT dataflow.cancelled(%(daemon)s, %(incarnation)s, %(attempts)s);
 
--- daemon_started: say that the code of these attempts runs, and what the host had found; false: the attempt is fenced, stop
+-- daemon_began: say that the code of these attempts runs, and what the host had found; false: the attempt is fenced, stop
 SELECT s.attempt, dataflow.began(s.attempt, s.token::uuid, s.seconds, s.found::jsonb)
 FROM unnest(%(attempts)s::bigint[], %(tokens)s::text[], %(seconds)s::double precision[], %(found)s::text[]) AS s (attempt, token, seconds, found);
 
@@ -395,9 +395,11 @@ SELECT dataflow.rebuild_work() AS queued, dataflow.fold_counters() AS folded;
 -- long_timeout: the next statement may take long
 SELECT set_config('statement_timeout', '1h', true);
 
--- work_orders: what runners need to know about attempts that were claimed together, stored as evidence; NULL: the attempt is fenced
-SELECT a.attempt, dataflow.take_order(a.attempt, a.token), (SELECT j.config_hash FROM dataflow.job j WHERE j.jobid = a.base)
-FROM unnest(%(attempts)s::bigint[], %(tokens)s::uuid[], %(bases)s::text[]) AS a (attempt, token, base);
+-- work_orders: of attempts that were claimed together the order, stored as evidence (NULL: the attempt is fenced), the job whose code it runs,
+-- and which configuration of that job was applied last
+SELECT a.attempt, dataflow.take_order(a.attempt, a.token), b.base, (SELECT j.config_hash FROM dataflow.job j WHERE j.jobid = b.base)
+FROM unnest(%(attempts)s::bigint[], %(tokens)s::uuid[], %(jobids)s::text[]) AS a (attempt, token, jobid)
+CROSS JOIN LATERAL (SELECT dataflow.code_of(a.jobid) AS base) AS b;
 
 -- applied_config: which configuration of a job was applied last
 SELECT (SELECT j.config_hash FROM dataflow.job j WHERE j.jobid = %(jobid)s);

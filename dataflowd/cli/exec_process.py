@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dataflowd.engine.script_process import INHERITED, Program, Said, inherited, rest, starting
-from dataflowd.flow.compose import on_host
+from dataflowd.flow.compose import vetted
 from dataflowd.host import scratch
 from dataflowd.host.keyfile import KeySource
 from dataflowd.model.errors import NotAllowedError
@@ -40,16 +40,20 @@ def execute(
         return _execute(settings, _order(settings, document, jobid, dataid, directory), command)
 
 
-def previewed(document: dict[str, Any], jobid: str, dataid: str, **more: Any) -> Order:
-    """The order that a script of the job would get. `document` is what dataflow.preview_order returns."""
-    identity = {"attempt": 0, "jobid": jobid, "dataid": dataid, "tag": ""}
-    return Order.parse(document | identity | {"kind": "command", "code": "", "directory": ""} | more)
+def previewed(document: dict[str, Any], jobid: str, dataid: str) -> Order:
+    """The order whose variables a script of the job would get. `document` is what dataflow.preview_order returns."""
+    return Order.parse(document | _identity(jobid, dataid))
+
+
+def _identity(jobid: str, dataid: str) -> dict[str, Any]:
+    names = {"attempt": 0, "jobid": jobid, "dataid": dataid, "tag": ""}
+    return names | {"kind": "command", "code": "", "directory": ""}
 
 
 def _order(settings: Settings, document: dict[str, Any], jobid: str, dataid: str, directory: Path) -> Order:
     """An input that is not READY has no location, as after `force`."""
-    here = {"forced": True, "directory": str(Path.cwd())} | on_host(settings, str(directory))
-    order = previewed(document, jobid, dataid, **here)
+    here = {"forced": True, "directory": str(Path.cwd())}
+    order = vetted(document, _identity(jobid, dataid) | here, settings, str(directory))
     inputs = {
         name: replace(source, chunks=tuple(chunk for chunk in source.chunks if chunk.version))
         for name, source in order.inputs.items()

@@ -21,7 +21,6 @@ from dataflowd.cli.ask import ask, call, connected, explain
 from dataflowd.cli.output import say
 from dataflowd.cli.setup import settings_of
 from dataflowd.cli.show import as_json, cell, first_line, moment
-from dataflowd.model import vetting
 from dataflowd.model.attempt import told_by
 from dataflowd.model.endings import told_error
 from dataflowd.model.errors import (
@@ -288,9 +287,8 @@ def _order(row: Row, base: str, settings: Settings) -> Order:
     `base`: the job whose code the job runs; mostly the job itself.
     """
     from dataflowd.flow import agreement
-    from dataflowd.flow.compose import composed, on_host
+    from dataflowd.flow.compose import composed, vetted
     from dataflowd.flow.loaded import Declared
-    from dataflowd.model.work_order import Order
 
     identity = {name: row[name] for name in ("attempt", "number", "jobid", "dataid", "tag", "params")}
     found = {name: value for name, value in row["work_order"].items() if name not in OF_DAEMONS}
@@ -300,9 +298,7 @@ def _order(row: Row, base: str, settings: Settings) -> Order:
     try:
         flow, job = declared.job(row["jobid"])
     except NotFoundError:
-        vetting.database_half(found)
-        here = {"kind": "outside", "code": "", "directory": ""}
-        return Order.parse(found | identity | here | on_host(settings))
+        return vetted(found, identity | {"kind": "outside", "code": "", "directory": ""}, settings)
     order = composed(found, identity, flow, job, settings)
     agreement.require(order, job, declared)
     return order

@@ -2,8 +2,9 @@
 
 - When a notification says that somebody cancelled something, and at every poll, the service asks the database which of
   this daemon's attempts were cancelled. It stops these; each then reports that it has stopped, and its run is free.
-- The service reports an attempt as started once the attempt has run for half of EVERY_SECONDS, with what the host found
-  before the job's code began. The result of a shorter attempt says the same.
+- The database learns that the code of an attempt runs from the daemon alone, as the number of seconds since it began
+  (`Running.ran`). The engine's `on_start` sets that moment. This service tells it once the code has run for half of
+  EVERY_SECONDS, with what the host found before. The finisher tells it with the result, for attempts that were shorter.
 - The service reports an attempt that has waited that long for a Spark application as waiting, and reports it again when
   the attempt has got one.
 - The service asks for how long the run of each started attempt had been ready. That time, plus the time from the claim
@@ -37,7 +38,7 @@ TOLD_AFTER_SECONDS = EVERY_SECONDS / 2
 MEASURED_AT_ONCE = 1000
 
 Fact = TypeVar("Fact")
-Started = tuple[float, dict[str, Any] | None]  # seconds that the code has run; what the host found before
+Begun = tuple[float, dict[str, Any] | None]  # seconds that the code has run; what the host found before
 
 _log = log.logger(__name__)
 
@@ -59,7 +60,7 @@ async def run(state: State) -> None:
         state.watch.wake.clear()
         try:
             await _tell(state, _waiting(state), calls.waits, _note_waiting)
-            await _tell(state, _started(state), _send_started, _note_started)
+            await _tell(state, _begun(state), _send_begun, _note_begun)
             await _measure_waiting(state)
             if was_told or time.monotonic() - asked > state.poll_seconds:
                 await _stop_cancelled(state)
@@ -127,22 +128,21 @@ def _note_waiting(running: Running, waits: int | None) -> None:
     running.waits_told = waits
 
 
-def _started(state: State) -> list[tuple[Running, Started]]:
+def _begun(state: State) -> list[tuple[Running, Begun]]:
     """Attempts whose code has run for a moment, which the database does not know yet."""
-    now = time.monotonic()
     return [
-        (running, (now - running.started_at, running.found))
+        (running, (ran, running.found))
         for running in state.attempts.running.values()
         if not running.ended
         and not running.start_told
-        and running.started_at is not None
-        and now - running.started_at > TOLD_AFTER_SECONDS
+        and (ran := running.ran) is not None
+        and ran > TOLD_AFTER_SECONDS
     ]
 
 
-async def _send_started(link: Link, facts: Sequence[tuple[Attempt, Started]]) -> list[int]:
-    return await calls.started(link, [(attempt, seconds, found) for attempt, (seconds, found) in facts])
+async def _send_begun(link: Link, facts: Sequence[tuple[Attempt, Begun]]) -> list[int]:
+    return await calls.began(link, [(attempt, seconds, found) for attempt, (seconds, found) in facts])
 
 
-def _note_started(running: Running, _started: Started) -> None:
+def _note_begun(running: Running, _begun: Begun) -> None:
     running.start_told = True

@@ -100,7 +100,13 @@ async def _tell(state: State, batch: Sequence[Offer]) -> bool:
     """Stores a batch. Returns False when the next batch should be smaller."""
     began = time.perf_counter()
     try:
-        verdicts = await state.claims.finish([offer.result for offer in batch])
+        running = state.attempts.running
+        verdicts = await state.claims.finish(
+            [
+                (offer.result, known.ran if (known := running.get(offer.result.attempt)) else None)
+                for offer in batch
+            ]
+        )
     except LostLinkError:
         return True
     except psycopg.Error as error:

@@ -1,6 +1,7 @@
 """Executes claimed attempts, each in a task of its own, and makes a Result of every way of ending.
 
-The claim decides how many attempts there may be; the pool starts every claimed attempt at once. An attempt ends by itself,
+The claim decides how many attempts there may be; the pool starts every claimed attempt at once. If the engine needs work
+orders, the pool lets it take those of the whole claim first, in one call. An attempt ends by itself,
 by its time limit (FAILED, TIMEOUT), or because its scope is cancelled (RETURNED): an operator cancelled it, the daemon stops,
 or the daemon could not renew its lease in time. The engine stops the work before it lets the cancellation through, so the
 result may say that nothing runs any more. An engine that answers at once gets no task for each attempt: thousands of such
@@ -15,7 +16,6 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -25,7 +25,7 @@ from dataflowd.daemon import finisher
 from dataflowd.daemon.wake import Wake
 from dataflowd.database import calls
 from dataflowd.database.session import LostLinkError
-from dataflowd.engine import InstantEngine
+from dataflowd.engine import InstantEngine, OrderedEngine
 from dataflowd.host import log
 from dataflowd.model.connection_changes import describe_changes
 from dataflowd.model.endings import failed, returned
@@ -50,8 +50,7 @@ class Running:
     attempt: Attempt
     scope: anyio.CancelScope | None = None
     claimed: float = field(default_factory=time.monotonic)
-    started: str | None = None  # ISO 8601: when the job's code began
-    started_at: float | None = None  # the same moment, monotonic
+    began: float | None = None  # monotonic: when the job's code began; see dataflowd.daemon.attempt_watch
     found: dict[str, Any] | None = None  # before the job's code began; see dataflowd.storage.evidence
     waits: int | None = None  # for one of so many Spark applications
     waits_since: float = 0.0
@@ -60,6 +59,11 @@ class Running:
     # attempt_watch alone writes these two: what it has told the database.
     start_told: bool = False
     waits_told: int | None = None
+
+    @property
+    def ran(self) -> float | None:
+        """How many seconds ago the job's code began. Only the database makes a moment of it: the clocks of hosts differ."""
+        return None if self.began is None else time.monotonic() - self.began
 
     def stop(self, reason: str) -> None:
         """Cancels the attempt's task. Does nothing for an attempt that has ended, or that was stopped before."""
@@ -109,23 +113,48 @@ class Attempts:
 def start(state: State, tasks: TaskGroup, attempts: Sequence[Attempt]) -> None:
     now = time.monotonic()
     instant = state.engine if isinstance(state.engine, InstantEngine) else None
+    to_run = []
     for attempt in attempts:
         running = Running(attempt, claimed=now)
         state.attempts.running[attempt.attempt] = running
         result = instant.run_now(attempt) if instant else None
         if result is None:
-            tasks.start_soon(_run, state, running)
+            to_run.append(running)
         else:
+            running.began = now
             state.watch.measure(attempt.attempt, 0.0)
             finisher.offer(state, result)
+    if to_run and isinstance(state.engine, OrderedEngine):
+        tasks.start_soon(_run_ordered, state, tasks, state.engine, to_run)
+        return
+    for running in to_run:
+        tasks.start_soon(_run, state, running)
+
+
+async def _run_ordered(
+    state: State, tasks: TaskGroup, engine: OrderedEngine, claimed: Sequence[Running]
+) -> None:
+    """Takes the orders of one claim, and runs each attempt that has got its own.
+
+    An attempt that is stopped meanwhile cancels the call. The others then ask again, which does no harm.
+    """
+    waiting = {running.attempt.attempt: running for running in claimed}
+    while asking := [running for running in waiting.values() if running.stop_reason is None]:
+        with anyio.CancelScope() as scope:
+            for running in asking:
+                running.scope = scope
+            async for attempt in engine.take_orders([running.attempt for running in asking]):
+                running = waiting.pop(attempt.attempt)
+                running.attempt, running.scope = attempt, None
+                tasks.start_soon(_run, state, running)
+    for running in waiting.values():
+        tasks.start_soon(_run, state, running)
 
 
 async def _run(state: State, running: Running) -> None:
     attempt = running.attempt
     with log.context(job=attempt.jobid, dataid=attempt.dataid, attempt=attempt.attempt):
         result = await _result(state, running)
-        if running.started and result.started is None:
-            result = replace(result, started=running.started)
         if running.found is not None:
             result = replace(result, found=running.found)
         if result.code == InvalidCredentialError.code:
@@ -147,9 +176,8 @@ async def _result(state: State, running: Running) -> Result:
     def on_start() -> None:
         if attempt.timeout is not None:
             limit.deadline = anyio.current_time() + attempt.timeout
-        running.started = datetime.now(UTC).isoformat()
-        running.started_at = time.monotonic()
-        seconds = running.started_at - running.claimed
+        running.began = time.monotonic()
+        seconds = running.began - running.claimed
         state.metrics.start_seconds.observe(seconds)
         state.watch.measure(attempt.attempt, seconds)
         # The task that reads the runner's socket calls this. Its log context is not this attempt's, so the keys are given.
@@ -175,7 +203,7 @@ async def _result(state: State, running: Running) -> Result:
     if limit.cancelled_caught:
         said = (
             f"it ran longer than {attempt.timeout:g} s"
-            if running.started
+            if running.began is not None
             else f"it had not begun after {most:g} s"
         )
         return failed(attempt, "TIMEOUT", f"{said} and was stopped")

@@ -16,6 +16,7 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import anyio
@@ -311,11 +312,15 @@ async def _say_what_is_left(state: State) -> None:
                 job=running.attempt.jobid,
                 dataid=running.attempt.dataid,
                 attempt=running.attempt.attempt,
-                since=running.started or "not yet started",
+                since=_moment_ago(running.ran) or "not yet started",
                 seconds=round(now - running.claimed, 1),
             )
         await anyio.sleep(DRAIN_LEAST_SECONDS)
         await attempts.freed.wait(DRAIN_SAY_SECONDS)
+
+
+def _moment_ago(seconds: float | None) -> str | None:
+    return None if seconds is None else (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
 
 
 async def _until_empty_or_hurry(state: State) -> None:

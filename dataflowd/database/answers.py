@@ -76,7 +76,7 @@ class Answer:
 
 
 _IGNORED = Answer((Any,))
-_CLAIM = (_Whole, _Token, _Name, _Dataid, _Whole, _Tag, _Object, _Object, _Duration)
+_CLAIM = (_Whole, _Token, _Name, _Dataid, _Whole, _Tag, _Object, _Duration)
 
 ANSWERS: dict[str, Answer] = {
     "daemon_register": Answer((_Uuid,), 1, 1),
@@ -95,7 +95,7 @@ ANSWERS: dict[str, Answer] = {
     "daemon_rescue": Answer((_Whole, _Name, _Dataid, _Text | None, _Text | None)),
     "daemon_end_frozen": Answer((_Text, _Text, _Whole, _Whole, _Flag)),
     "daemon_cancelled": Answer((_Whole,)),
-    "daemon_started": Answer((_Whole, _Flag | None)),
+    "daemon_began": Answer((_Whole, _Flag | None)),
     "daemon_waits": Answer((_Whole, _Flag | None)),
     "daemon_look": Answer((_Number, _Whole, _Number | None, _Flag), 1, 1),
     "daemon_limits": Answer((_Whole, _Whole | None, _Flag, _Whole | None, _Whole | None), most=1),
@@ -109,11 +109,10 @@ ANSWERS: dict[str, Answer] = {
     "fixed_path": Answer((_Name, _Dataid, _Text, _Text), most=1),
     "gc_places": Answer((_Name, _Text)),
     "gc_collect": Answer((_Name, _Dataid, _Whole, _Text, *[_Moment | None] * 3)),
-    "work_orders": Answer((_Whole, _Object | None, _Text | None), 1, CLAIM_AT_MOST),
+    "work_orders": Answer((_Whole, _Object | None, _Name, _Text | None), 1, CLAIM_AT_MOST),
     "applied_config": Answer((_Text | None,), 1, 1),
     "is_alive": Answer((_Flag,), 1, 1),
     "add_words": Answer((_Flag,), 1, 1),
-    "code_of": Answer((_Name,), 1, 1),
     "code_versions": Answer((Any, Any)),
     "connection_changes": Answer((_Name, *[_Text | None] * 3, _Moment, *[_Text | None] * 2)),
 }

@@ -131,10 +131,15 @@ class Claims:
         rows = await self.link.call("daemon_claim_new", self._self | {"jobid": jobid})
         return [Attempt(*row) for row in rows]
 
-    async def finish(self, results: Sequence[Result]) -> dict[int, Verdict]:
-        documents = Jsonb([result.document() for result in results], dumps=_dumps)
-        verdicts: dict[int, Verdict] = dict(await self.link.call("daemon_finish", {"results": documents}))
-        if untold := [result.attempt for result in results if result.attempt not in verdicts]:
+    async def finish(self, results: Sequence[tuple[Result, float | None]]) -> dict[int, Verdict]:
+        """Ends attempts, each with how many seconds ago its code began (None: it did not)."""
+        documents = [result.document() for result, _ in results]
+        for document, (_, ran) in zip(documents, results, strict=True):
+            if ran is not None:
+                document["ran"] = ran
+        told = {"results": Jsonb(documents, dumps=_dumps)}
+        verdicts: dict[int, Verdict] = dict(await self.link.call("daemon_finish", told))
+        if untold := [result.attempt for result, _ in results if result.attempt not in verdicts]:
             raise answers.wrong("daemon_finish", f"says nothing of the attempt {untold[0]}")
         return verdicts
 
@@ -147,7 +152,7 @@ class Claims:
         await self.link.call("daemon_end_session", self._self)
         rows = await self.link.call("daemon_retake", self._self)
         return [
-            Retaken(Attempt(attempt, token, jobid, dataid, 0, "", {}, {}, None), is_live)
+            Retaken(Attempt(attempt, token, jobid, dataid, 0, ""), is_live)
             for attempt, token, jobid, dataid, is_live in rows
         ]
 
@@ -180,10 +185,10 @@ async def cancelled(link: Link, claims: Claims, attempts: Iterable[int]) -> list
     return [row[0] for row in rows]
 
 
-async def started(link: Link, begun: Sequence[tuple[Attempt, float, dict[str, Any] | None]]) -> list[int]:
+async def began(link: Link, begun: Sequence[tuple[Attempt, float, dict[str, Any] | None]]) -> list[int]:
     """Reports how long each attempt has run, and what its check of the inputs found. Returns the attempts to stop."""
     rows = await link.call(
-        "daemon_started",
+        "daemon_began",
         {
             "attempts": [attempt.attempt for attempt, _, _ in begun],
             "tokens": [attempt.token for attempt, _, _ in begun],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from dataflowd.model.attempt import Attempt, Result
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 class Engine(Protocol):
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
-        """Executes one attempt and returns its result; calls `on_start` when the job's own code begins."""
+        """Executes one attempt and returns its result; calls `on_start` when the job's own code begins. The daemon learns of the start in no other way."""
         ...
 
     def opened(self) -> AbstractAsyncContextManager[None]:
@@ -35,10 +35,19 @@ class Engine(Protocol):
 
 @runtime_checkable
 class InstantEngine(Protocol):
-    """An engine that may have the result at once, so that the daemon starts no task for the attempt."""
+    """An engine that may have the result at once, so that the daemon starts no task for the attempt and hears no `on_start`."""
 
     def run_now(self, attempt: Attempt) -> Result | None:
         """Returns the result; None: call `run` for this attempt."""
+        ...
+
+
+@runtime_checkable
+class OrderedEngine(Protocol):
+    """An engine whose attempts need work orders. The daemon lets it take those of one claim together, before it runs any of them."""
+
+    def take_orders(self, attempts: Sequence[Attempt]) -> AsyncIterator[Attempt]:
+        """The same attempts, each with its order, or with why there is none. Raises nothing."""
         ...
 
 

@@ -35,7 +35,7 @@ from dataflowd.model.faults import AttemptError, unsupervised
 from dataflowd.runner import session
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from dataflowd.engine.orders import Orders
     from dataflowd.flow import Job
@@ -70,6 +70,9 @@ class CommandEngine:
     @property
     def _settings(self) -> Settings:
         return self._current.settings
+
+    def take_orders(self, attempts: Sequence[Attempt]) -> AsyncIterator[Attempt]:
+        return self._orders.take(attempts)
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import anyio
@@ -47,4 +46,4 @@ class NoopEngine:
             return failed(
                 attempt, "NOOP_FAILED", "the noop engine was told to fail this share of the attempts"
             )
-        return done(attempt, started=datetime.now(UTC).isoformat())
+        return done(attempt)

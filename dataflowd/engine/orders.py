@@ -1,30 +1,32 @@
-"""The engine's calls of the database: the orders of attempts, over a connection of its own that is opened when it is first needed.
+"""Work orders: the database's half, and this host's half (dataflowd.flow.compose).
 
-Attempts that were claimed together get their orders in one call. Whether an attempt still holds its claim can change later, and
-is asked when it is needed (`is_alive`).
+`take` asks for the orders of all attempts of one claim in one call, as soon as the claim is committed. The call is not part of
+the claim's transaction: an order costs the database several times as much as the claim of its attempt, and the database would
+compose it under the lock that every other daemon's claim waits for. The call has a connection of its own, so that the claiming
+session can store results and claim again meanwhile. `ordered` then completes the order of one attempt and vets it; nothing
+else on the daemon's side does. Whether an attempt still holds its claim can change later, and is asked when it is needed (`is_alive`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
 import psycopg
 
 from dataflowd.database import answers, db
-from dataflowd.database.answers import CLAIM_AT_MOST
 from dataflowd.database.session import Link, LostLinkError
 from dataflowd.flow import agreement
 from dataflowd.flow.compose import as_parameters, composed, readable, version_of
+from dataflowd.model.attempt import HalfOrder
 from dataflowd.model.endings import ClaimLostError
 from dataflowd.model.errors import DatabaseUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from dataflowd.flow import Flow, Job
     from dataflowd.flow.compose import Version
@@ -45,20 +47,6 @@ class Ordered:
     order: Order
 
 
-@dataclass(frozen=True)
-class Taken:
-    document: dict[str, Any] | None  # None: the attempt is fenced
-    applied: str | None  # the configuration of the job that was applied last
-
-
-@dataclass(eq=False)
-class _Asked:
-    attempt: Attempt
-    base: str
-    taken: Taken | None = None
-    failure: DatabaseUnreachableError | None = None
-
-
 class Orders:
     def __init__(self, current: Current) -> None:
         name = f"dataflowd {current.settings.effective_daemon_name} orders"
@@ -66,36 +54,66 @@ class Orders:
         self._link = Link(current, name, seconds=ORDER_SECONDS, address=lambda: db.dsn(current.settings))
         self._lock = anyio.Lock()
         self._told: dict[str, Version] = {}
-        self._asked: dict[int, _Asked] = {}
-        self._taking = anyio.Lock()
+
+    async def take(self, attempts: Sequence[Attempt]) -> AsyncIterator[Attempt]:
+        """The same attempts, each with the database's half of its order, or with why there is none."""
+        try:
+            found = await self._halves(attempts)
+        except Exception as error:  # noqa: BLE001 - `ordered` raises it, in the task of each attempt
+            # The server answers, but not this: one order may be at fault, or all of them take too long.
+            is_of_one = isinstance(error, psycopg.Error) or (
+                isinstance(error, DatabaseUnreachableError) and self._link.is_up
+            )
+            found = {} if is_of_one and len(attempts) > 1 else _failed(attempts, error)
+        for each in attempts:
+            if found:
+                yield replace(each, order=found[each.attempt])
+            else:
+                async for alone in self.take([each]):
+                    yield alone
+
+    async def _halves(self, attempts: Sequence[Attempt]) -> dict[int, HalfOrder]:
+        named = {
+            "attempts": [each.attempt for each in attempts],
+            "tokens": [each.token for each in attempts],
+            "jobids": [each.jobid for each in attempts],
+        }
+        rows = await self._call("work_orders", named)
+        found = {number: HalfOrder(document, base, applied) for number, document, base, applied in rows}
+        for each in attempts:
+            if each.attempt not in found:
+                raise answers.wrong("work_orders", f"says nothing of the attempt {each.attempt}")
+        return found
 
     async def ordered(self, attempt: Attempt, declared: Declared) -> Ordered:
         """Returns the job as it was applied (for a job that was created like another: that other job), and the attempt's order, one
         half from the database, the other from the flow file. A flow file counts once it was applied, before the daemon reloads it.
 
-        Raises NotFoundError, ClaimLostError, INVALID_CODE, INVALID_ORDER and DatabaseUnreachableError.
+        Raises NotFoundError, ClaimLostError, INVALID_CODE, INVALID_ORDER, DatabaseUnreachableError, and what `take` met.
         """
+        half = attempt.order or HalfOrder(failure=RuntimeError("nobody has taken the order of this attempt"))
+        if half.failure is not None:
+            raise half.failure
+        if half.document is None:
+            raise ClaimLostError("the claim was lost before the job began")
         if not declared.is_known(attempt.jobid):
-            [[base]] = await self._call("code_of", {"jobid": attempt.jobid})
-            declared.add_like(attempt.jobid, base)
+            declared.add_like(attempt.jobid, half.base)
         flow, job = declared.job(attempt.jobid)
-        base = job.like or attempt.jobid
-        # The order of a job that was created like another depends on the version of that other job, which has to be told first.
-        taken = None if job.like is not None else await self._taken(attempt, base)
-        applied = await self._config_of(base) if taken is None else taken.applied
+        document = dict(half.document)
+        own = document.pop("config_hash", None)  # of a job that was created like another
+        # A person's script may stand for such a job: then the script is the job's own code, and not that of the other one.
+        applied = half.applied if job.like is not None else own or half.applied
         with readable():
             flow, job = declared.as_applied(flow, job, applied)
             version = None if job.is_replaced else version_of(flow, job)
         if version is not None:
-            await self.tell({base: version})
-        document = (await self._taken(attempt, base) if taken is None else taken).document
-        if document is None:
-            raise ClaimLostError("the claim was lost before the job began")
+            await self.tell({job.like or attempt.jobid: version})
+            if job.like is not None and applied != version.config_hash:
+                # It follows from the configuration of the other job, which has changed by what was told.
+                own = await self._config_of(attempt.jobid)
         if job.words:
             fence = {"attempt": attempt.attempt, "token": attempt.token}
             await self._call("add_words", fence | {"words": list(job.words)})
-        # Every job that was created like another has this key, also if a person's command replaces its code.
-        own = document.pop("config_hash", None)
         config_hash = (
             None if version is None else _used(version, applied, own if job.like is not None else None)
         )
@@ -116,50 +134,6 @@ class Orders:
             with readable():
                 await anyio.to_thread.run_sync(agreement.require, order, job, declared)
         return Ordered(flow, job, order)
-
-    async def _taken(self, attempt: Attempt, base: str) -> Taken:
-        """Gets the order of an attempt. Attempts that were claimed together ask in the same turn of the event loop: one call serves all."""
-        asked = self._asked[attempt.attempt] = _Asked(attempt, base)
-        try:
-            await anyio.lowlevel.checkpoint()
-            async with self._taking:
-                if asked.taken is None and asked.failure is None:
-                    await self._take_together(asked)
-        finally:
-            self._asked.pop(attempt.attempt, None)
-        if asked.failure is not None:
-            raise asked.failure
-        if asked.taken is None:
-            raise answers.wrong("work_orders", f"says nothing of the attempt {attempt.attempt}")
-        return asked.taken
-
-    async def _take_together(self, asked: _Asked) -> None:
-        together = [asked, *(each for each in self._asked.values() if each is not asked)][:CLAIM_AT_MOST]
-        try:
-            await self._take(together)
-        except DatabaseUnreachableError as error:
-            if self._link.is_up and len(together) > 1:
-                # The server is up, but refuses this call: one order may be the cause, or all together take too long.
-                await self._take([asked])
-                return
-            # All of them fail now, so that they need not try one after the other.
-            for each in together:
-                each.failure = error
-        except psycopg.Error:
-            # One order may be the cause, so each attempt asks for itself.
-            await self._take([asked])
-
-    async def _take(self, together: list[_Asked]) -> None:
-        named = {
-            "attempts": [each.attempt.attempt for each in together],
-            "tokens": [each.attempt.token for each in together],
-            "bases": [each.base for each in together],
-        }
-        rows = await self._call("work_orders", named)
-        found = {number: Taken(document, applied) for number, document, applied in rows}
-        for each in together:
-            each.taken = found.get(each.attempt.attempt)
-            self._asked.pop(each.attempt.attempt, None)
 
     async def _config_of(self, jobid: str) -> str | None:
         [[applied]] = await self._call("applied_config", {"jobid": jobid})
@@ -202,6 +176,10 @@ class Orders:
                 if left:
                     await anyio.sleep(AGAIN_SECONDS)
         raise DatabaseUnreachableError(f"the database does not answer: {reason}", "`dataflowctl doctor`")
+
+
+def _failed(attempts: Sequence[Attempt], error: Exception) -> dict[int, HalfOrder]:
+    return {each.attempt: HalfOrder(failure=error) for each in attempts}
 
 
 def _used(version: Version, applied: str | None, own: str | None) -> str:

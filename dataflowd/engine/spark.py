@@ -28,7 +28,7 @@ from dataflowd.model.errors import DataflowError
 from dataflowd.model.faults import unsupervised
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from dataflowd.engine.command import CommandEngine
     from dataflowd.engine.orders import Orders
@@ -69,6 +69,9 @@ class SparkEngine:
     @property
     def _settings(self) -> Settings:
         return self._current.settings
+
+    def take_orders(self, attempts: Sequence[Attempt]) -> AsyncIterator[Attempt]:
+        return self._orders.take(attempts)
 
     async def run(self, attempt: Attempt, on_start: Callable[[], None]) -> Result:
         try:

@@ -29,27 +29,23 @@ def composed(
     found: dict[str, Any], identity: dict[str, Any], flow: Flow, job: Job, settings: Settings
 ) -> Order:
     """`found`: the database's half of the order; `identity`: the fields of the attempt. Raises INVALID_ORDER."""
+    here = {
+        "kind": job.kind,
+        "code": job.code,
+        "directory": str(flow.directory),
+        "quarantine": job.quarantine,
+    }
+    return with_checks(vetted(found, identity | here, settings), flow, job)
+
+
+def vetted(found: dict[str, Any], here: dict[str, Any], settings: Settings, *more_roots: str) -> Order:
+    """The order of both halves, vetted and parsed: once, on the side that composes it. Raises INVALID_ORDER."""
     vetting.database_half(found)
-    order = Order.parse(
-        found
-        | identity
-        | {
-            "kind": job.kind,
-            "code": job.code,
-            "directory": str(flow.directory),
-            "quarantine": job.quarantine,
-        }
-        | on_host(settings)
-    )
-    return with_checks(order, flow, job)
-
-
-def on_host(settings: Settings, *more_roots: str) -> dict[str, Any]:
-    """Where this host lets an order lead."""
-    return {
+    allowed = {
         "allowed_roots": (*settings.effective_allowed_roots, *more_roots),
         "allowed_hosts": settings.effective_allowed_hosts,
     }
+    return Order.parse(found | here | allowed)
 
 
 def with_checks(order: Order, flow: Flow, job: Job) -> Order:

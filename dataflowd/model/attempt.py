@@ -1,7 +1,8 @@
 """What the daemon and its engines exchange: the daemon gives an Attempt to an engine, and the engine returns a Result.
 
-An Attempt is a claim as `dataflow.claim` returned it. A Result says how the attempt ended, and `document` writes it as
-`dataflow.finish` reads it. Empty values are left out, because thousands of results a second go to the database.
+An Attempt is a claim as `dataflow.claim` returned it, with the database's half of its work order for an engine that needs
+one. A Result says how the attempt ended, and `document` writes it as `dataflow.finish` reads it. Empty values are left out,
+because thousands of results a second go to the database.
 
 The fields of a Result are declared here and nowhere else. Their types say what the wire accepts from a runner
 (dataflowd.runner.wire). `by` says who may set a field: job code runs in the runner's process and could send anything.
@@ -23,6 +24,16 @@ _ALL: dict[str, Any] = {"by": {"daemon", "runner", "outside"}}
 
 
 @dataclass(frozen=True, slots=True)
+class HalfOrder:
+    """The database's half of a work order, as it answered right after the claim. dataflowd.flow.compose adds this host's half."""
+
+    document: dict[str, Any] | None = None  # None: the attempt is fenced
+    base: str = ""  # the job whose code it runs: usually its own
+    applied: str | None = None  # the configuration of that job that was applied last
+    failure: Exception | None = None  # why there is no answer
+
+
+@dataclass(frozen=True, slots=True)
 class Attempt:
     """One try of a run. The token is the fence: every write about the attempt names it."""
 
@@ -32,9 +43,9 @@ class Attempt:
     dataid: str
     number: int
     tag: str
-    inputs: dict[str, int] = field(default_factory=dict)  # {"raw_orders/2026-01-01": 3}
     params: dict[str, Any] = field(default_factory=dict)
     timeout: float | None = None
+    order: HalfOrder | None = None  # None: its engine needs no order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +61,6 @@ class Result:
     remedy: str | None = field(default=None, metadata=_ALL)
     # False: no further try; True: a further try in any case; None: the job's max_attempts decides
     retry: bool | None = field(default=None, metadata=_ALL)
-    started: str | None = field(default=None, metadata=_DAEMON)  # ISO 8601
     code_hash: str | None = field(default=None, metadata=_ALL)
     config_hash: str | None = field(default=None, metadata=_ALL)
     usage: dict[str, Any] = field(default_factory=dict, metadata=_ALL)

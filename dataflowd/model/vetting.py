@@ -1,9 +1,12 @@
 """Checks the form of a work order: names, dataids, formats and the types of all values.
 
 Half of an order comes from the database, and the owner of the database can drop its constraints. So the form is checked
-again here, before a value becomes part of a path, a variable's name or a call of Spark. Three other modules check what
-the values mean: dataflowd.host.allowed_order the locations and hosts, dataflowd.model.formats the options, and
-dataflowd.flow.agreement whether the flow files of this host say the same.
+again here, before a value becomes part of a path, a variable's name or a call of Spark. Who vets what:
+
+- Whoever composes an order (a daemon, `dataflowctl`) vets its form once, in dataflowd.flow.compose.vetted, and compares it
+  with the flow files of this host, in dataflowd.flow.agreement.
+- The process that executes it gets it as JSON, and parses it by the same rules. Before any job code it asks what the values
+  mean: dataflowd.host.allowed_order the locations and hosts, dataflowd.model.formats the options.
 """
 
 from __future__ import annotations

@@ -205,8 +205,8 @@ BEGIN
     RETURN daemon_environment;
 END $$;
 
--- Judges runs whose chunks the caller has locked, and makes attempts of those that may run; if forced, of all of them. The planner's settings
--- are the caller's.
+-- Judges runs whose chunks the caller has locked, and makes attempts of those that may run; if forced, of all of them, and keeps as evidence
+-- which questions were answered no. A claim judges each run here and nowhere else. The planner's settings are the caller's.
 CREATE OR REPLACE FUNCTION dataflow._take(daemon text, incarnation uuid, jobids text[], dataids text[], forced boolean) RETURNS TABLE (
     attempt bigint,
     token uuid,
@@ -274,6 +274,11 @@ BEGIN
             CASE WHEN g.out_status IS NOT NULL THEN dataflow._given_params(g.jobid, g.dataid) END
         FROM guarded g JOIN dataflow.job k ON k.jobid = g.jobid WHERE g.mine
         RETURNING a.attempt, a.token, a.jobid, a.dataid, a.number, a.tag, a.inputs, a.params
+    ), unanswered AS (
+        INSERT INTO dataflow.evidence (attempt, told)
+        SELECT a.attempt, jsonb_build_object('forced', dataflow._noes(
+            g.jobid, g.dataid, g.not_ready, g.wrong_data, g.invalid_path, g.not_validated, g.locked, g.last_attempt, g.out_status))
+        FROM attempts a JOIN guarded g ON g.jobid = a.jobid AND g.dataid = a.dataid WHERE _take.forced
     ), locks AS (
         INSERT INTO dataflow.datastatus AS s (datasetid, dataid, locktype, jobid, run, status, attempt, version, sortkey)
         SELECT o.datasetid, a.dataid, 'OUT', a.jobid, a.dataid, 'RUNNING', a.attempt,
@@ -440,13 +445,11 @@ SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
+    codes constant text[] := '{DATA_NOT_READY,WRONG_DATA,INVALID_PATH,NOT_VALIDATED,LOCKED}';
     daemon_environment text;
     outside boolean;
     limited text;
     stopper text;
-    noes text;
-    unanswered jsonb;
-    taken bigint;
 BEGIN
     PERFORM dataflow._known_job(claim_run.of_job);
     PERFORM dataflow._checked_dataid(claim_run.of_dataid);
@@ -498,18 +501,16 @@ BEGIN
         IF stopper IS NOT NULL THEN
             RAISE EXCEPTION '%', stopper USING ERRCODE = 'DF423', HINT = 'wait for it, or `dataflowctl cancel` it: what is being read is not rewritten, also by force';
         END IF;
-        SELECT string_agg(format('%s: %s', q.code, q.detail), '; ' ORDER BY q.number), jsonb_object_agg(q.code, q.detail) INTO noes, unanswered
-            FROM dataflow.five_questions(claim_run.of_job, claim_run.of_dataid) AS q WHERE NOT q.answer;
     END IF;
     RETURN QUERY SELECT * FROM dataflow._take(
         claim_run.daemon, claim_run.incarnation, ARRAY[claim_run.of_job], ARRAY[claim_run.of_dataid], claim_run.forced);
     IF forced THEN
-        SELECT a.attempt INTO taken FROM dataflow.attempt a WHERE a.jobid = claim_run.of_job AND a.dataid = claim_run.of_dataid AND a.ended IS NULL;
-        IF FOUND THEN
-            INSERT INTO dataflow.event (kind, jobid, dataid, attempt, code, reason)
-            VALUES ('status', claim_run.of_job, claim_run.of_dataid, taken, 'FORCED', concat_ws('; ', claim_run.reason, coalesce(noes, 'every question was answered yes')));
-            INSERT INTO dataflow.evidence (attempt, told) VALUES (taken, jsonb_build_object('forced', coalesce(unanswered, '{}')));
-        END IF;
+        INSERT INTO dataflow.event (kind, jobid, dataid, attempt, code, reason)
+        SELECT 'status', claim_run.of_job, claim_run.of_dataid, a.attempt, 'FORCED', concat_ws('; ', claim_run.reason, coalesce((
+            SELECT string_agg(format('%s: %s', n.key, n.value), '; ' ORDER BY array_position(codes, n.key)) FROM jsonb_each_text(e.told -> 'forced') AS n),
+            'every question was answered yes'))
+        FROM dataflow.attempt a JOIN dataflow.evidence e ON e.attempt = a.attempt
+        WHERE a.jobid = claim_run.of_job AND a.dataid = claim_run.of_dataid AND a.ended IS NULL;
     END IF;
 END $$;
 COMMENT ON FUNCTION dataflow.claim_run(text, uuid, text, text, boolean, text) IS

@@ -138,21 +138,24 @@ BEGIN
         ELSE _without_secrets.value END;
 END $$;
 
--- Stores what the host found when the code begins, not only with the result: it is kept even if the daemon dies or the attempt is cancelled.
+-- A daemon tells here that the code of an attempt runs, and what the host found before: both are kept even if the daemon dies or the attempt is
+-- cancelled. An attempt that ends before the daemon has told it tells the same with its result.
 CREATE OR REPLACE FUNCTION dataflow.began(attempt bigint, token uuid, seconds double precision, host_found jsonb) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF NOT dataflow.started(began.attempt, began.token, began.seconds) THEN
+    UPDATE dataflow.attempt a SET started = dataflow._start(a.claimed, began.seconds)
+        WHERE a.attempt = began.attempt AND a.token = began.token AND a.ended IS NULL;
+    IF NOT FOUND THEN
         RETURN false;
     END IF;
     PERFORM dataflow._record_found(jsonb_build_array(jsonb_build_object('attempt', began.attempt, 'found', began.host_found)), ARRAY[began.attempt]);
     RETURN true;
 END $$;
 COMMENT ON FUNCTION dataflow.began(bigint, uuid, double precision, jsonb) IS
-    'started(), and stores what the host had found before (see dataflow.evidence), or NULL; false: the attempt is fenced, stop';
+    'Records that the job''s own code began so many seconds ago, and what the host had found before (see dataflow.evidence), or NULL; false: the attempt is fenced, stop';
 
 -- What the host found, for attempts whose results were accepted. The daemon limits its size; of anything larger only the size is kept.
 CREATE OR REPLACE FUNCTION dataflow._record_found(results jsonb, accepted bigint[]) RETURNS void

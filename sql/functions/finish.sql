@@ -1,6 +1,7 @@
 -- How an attempt ends: its own daemon finishes it, another daemon rescues it, or a person cancels it. outside.sql has attempts without a daemon.
 
--- One element a result: {"attempt", "token", "outcome": "DONE" | "FAILED" | "RETURNED", "code", "error", "remedy", "started",
+-- One element a result: {"attempt", "token", "outcome": "DONE" | "FAILED" | "RETURNED", "code", "error", "remedy",
+-- "ran": seconds since the job's code began, which began() may have told before; "started": the moment itself, by the database's clock,
 -- "retry": false to fail for good, true to be tried again in any case, "retry_after": seconds, "code_hash", "config_hash", "usage": {},
 -- "outputs": {dataset: {"location", "files", "bytes", "rows", "columns", "fingerprint"}},
 -- "checks": [{"dataset", "name", "severity", "passed", "observed", "expected"}],
@@ -67,7 +68,7 @@ BEGIN
             ended = now(),
             let_go = true,
             outcome = r.outcome,
-            started = coalesce(a.started, r.started),
+            started = coalesce(a.started, r.started, dataflow._start(a.claimed, r.ran)),
             code = CASE r.outcome WHEN 'DONE' THEN NULL ELSE coalesce(r.code, r.outcome) END,
             error = r.error,
             remedy = CASE r.outcome WHEN 'FAILED' THEN coalesce(r.remedy, dataflow._remedy_in(r.error)) END,
@@ -75,7 +76,7 @@ BEGIN
             config_hash = r.config_hash,
             usage = coalesce(r.usage, '{}'),
             -- The host checks what the database cannot see. A code of the five questions, before the job's code began, is the host's answer no.
-            answers = CASE WHEN r.outcome = 'FAILED' AND coalesce(a.started, r.started) IS NULL AND r.code IN ('WRONG_DATA', 'INVALID_PATH', 'NOT_VALIDATED', 'LOCKED')
+            answers = CASE WHEN r.outcome = 'FAILED' AND coalesce(a.started, r.started) IS NULL AND r.ran IS NULL AND r.code IN ('WRONG_DATA', 'INVALID_PATH', 'NOT_VALIDATED', 'LOCKED')
                 THEN a.answers || jsonb_build_object(
                     CASE r.code WHEN 'WRONG_DATA' THEN 'right_data' WHEN 'INVALID_PATH' THEN 'right_place' WHEN 'NOT_VALIDATED' THEN 'validated' ELSE 'safe' END, false,
                     'refused', jsonb_build_object('code', r.code, 'detail', left(split_part(r.error, E'\n', 1), 2000)))
@@ -83,7 +84,7 @@ BEGIN
             retry_at = CASE WHEN r.outcome = 'FAILED' AND coalesce(r.retry, a.tries < j.max_attempts)
                 -- The delay doubles with each try, and varies by a fifth, so that runs which failed together are not retried together.
                 THEN now() + coalesce(make_interval(secs => r.retry_after), j.retry_delay * (2 ^ least(a.tries - 1, 20)) * (0.9 + random() * 0.2)) END
-        FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid, outcome text, code text, error text, remedy text, started timestamptz,
+        FROM jsonb_to_recordset(results) AS r (attempt bigint, token uuid, outcome text, code text, error text, remedy text, started timestamptz, ran double precision,
             retry boolean, retry_after double precision, code_hash text, config_hash text, usage jsonb)
         JOIN dataflow.attempt x ON x.attempt = r.attempt
         JOIN dataflow.job j ON j.jobid = x.jobid
@@ -219,17 +220,10 @@ BEGIN
     WHERE r.applied AND r.attempt = ANY (accepted) AND q.jobid = a.jobid AND q.dataid = a.dataid AND q.is_resolved AND q.resolved <= a.claimed;
 END $$;
 
-CREATE OR REPLACE FUNCTION dataflow.started(attempt bigint, token uuid) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    UPDATE dataflow.attempt a SET started = clock_timestamp()
-        WHERE a.attempt = started.attempt AND a.token = started.token AND a.ended IS NULL;
-    RETURN FOUND;
-END $$;
-COMMENT ON FUNCTION dataflow.started(bigint, uuid) IS 'Records that the job''s own code begins now; false: the attempt is fenced, stop';
+-- The moment when the job's code began. A daemon tells how many seconds ago that was, by its monotonic clock: the clocks of hosts differ.
+CREATE OR REPLACE FUNCTION dataflow._start(claimed timestamptz, seconds double precision) RETURNS timestamptz
+LANGUAGE sql STABLE
+AS $$ SELECT CASE WHEN seconds IS NOT NULL THEN greatest(claimed, now() - make_interval(secs => seconds)) END $$;
 
 -- Whether an attempt waits for a Spark application. Only people see it; nothing is decided by it.
 CREATE OR REPLACE FUNCTION dataflow.waits(attempt bigint, token uuid, applications integer) RETURNS boolean
@@ -244,20 +238,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION dataflow.waits(bigint, uuid, integer) IS
     'Records that the attempt waits for one of so many Spark applications; NULL: it waits no longer. False: the attempt is fenced, stop';
-
--- Daemons report starts a moment later, many at once. They measure the seconds by a monotonic clock.
-CREATE OR REPLACE FUNCTION dataflow.started(attempt bigint, token uuid, seconds double precision) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_column
-BEGIN
-    UPDATE dataflow.attempt a SET started = greatest(a.claimed, clock_timestamp() - make_interval(secs => started.seconds))
-        WHERE a.attempt = started.attempt AND a.token = started.token AND a.ended IS NULL;
-    RETURN FOUND;
-END $$;
-COMMENT ON FUNCTION dataflow.started(bigint, uuid, double precision) IS
-    'Records that the job''s own code began so many seconds ago; false: the attempt is fenced, stop';
 
 -- Locks all rows that the end of these attempts changes, and returns the attempts for which that succeeded. It waits for no row.
 CREATE OR REPLACE FUNCTION dataflow._lock_attempts(attempts bigint[]) RETURNS bigint[]

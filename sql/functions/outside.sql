@@ -74,7 +74,8 @@ AS $$
         = regexp_replace(dataflow._chunk_directory(location, dataid) || '/attempt=' || attempt, '/+', '/', 'g'), false)
 $$;
 
-CREATE OR REPLACE FUNCTION dataflow._outside_order(of_handle text) RETURNS TABLE (
+-- given: the work order that begin_run() has just taken; NULL: it is composed again.
+CREATE OR REPLACE FUNCTION dataflow._outside_order(of_handle text, given jsonb) RETURNS TABLE (
     handle text, attempt bigint, jobid text, dataid text, number integer, tag text, lease_until timestamptz, params jsonb, outputs jsonb, work_order jsonb
 )
 LANGUAGE plpgsql STABLE
@@ -88,7 +89,7 @@ BEGIN
     SELECT _outside_order.of_handle, mine.attempt, mine.jobid::text, mine.dataid::text, mine.number, mine.tag, mine.lease_until, j.params || coalesce(mine.params, '{}'),
         (SELECT coalesce(jsonb_object_agg(d.datasetid, dataflow._attempt_location(d.location, mine.dataid, mine.attempt)), '{}')
             FROM dataflow.job_output o JOIN dataflow.dataset d ON d.datasetid = o.datasetid WHERE o.jobid = mine.jobid AND d.location IS NOT NULL),
-        dataflow.attempt_order(mine.attempt, mine.token)
+        coalesce(_outside_order.given, dataflow.attempt_order(mine.attempt, mine.token))
     FROM dataflow.job j WHERE j.jobid = mine.jobid AND mine.ended IS NULL;
 END $$;
 
@@ -173,8 +174,7 @@ BEGIN
     UPDATE dataflow.attempt a SET daemon = executor, started = CASE WHEN prepared THEN clock_timestamp() END,
         lease_until = clock_timestamp() + least(_begin_run.lease, make_interval(secs => taken.timeout_seconds))
         WHERE a.attempt = taken.attempt;
-    PERFORM dataflow.take_order(taken.attempt, taken.token);
-    RETURN QUERY SELECT o.* FROM dataflow._outside_order(format('%s.%s', taken.attempt, taken.token)) AS o;
+    RETURN QUERY SELECT o.* FROM dataflow._outside_order(format('%s.%s', taken.attempt, taken.token), dataflow.take_order(taken.attempt, taken.token)) AS o;
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow.begin_run(
@@ -206,7 +206,7 @@ CREATE OR REPLACE FUNCTION dataflow.run_order(of_handle text) RETURNS TABLE (
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT * FROM dataflow._outside_order(run_order.of_handle) $$;
+AS $$ SELECT * FROM dataflow._outside_order(run_order.of_handle, NULL) $$;
 COMMENT ON FUNCTION dataflow.run_order(text) IS 'Returns again what begin_run() has returned; no row: the attempt has lost its claim, stop';
 
 CREATE OR REPLACE FUNCTION dataflow.renew_run(handle text, lease interval DEFAULT '1 hour') RETURNS timestamptz

@@ -165,6 +165,29 @@ BEGIN
     ) AS earlier ON true;
 END $$;
 
+-- The questions that are answered no, each with the reason, from the columns of _evaluate(): {code: reason}. The host's answer no of the last attempt
+-- counts while the run waits for RESUBMIT. The claim is kept away by question 5.
+CREATE OR REPLACE FUNCTION dataflow._noes(
+    jobid text, dataid text, not_ready text, wrong_data text, invalid_path text, not_validated text, locked text, last_attempt bigint, out_status text
+) RETURNS jsonb
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    host record;
+    noes constant jsonb := jsonb_strip_nulls(jsonb_build_object('DATA_NOT_READY', not_ready, 'WRONG_DATA', wrong_data, 'INVALID_PATH', invalid_path,
+        'NOT_VALIDATED', not_validated, 'LOCKED', locked));
+BEGIN
+    IF out_status = 'FAILED' AND locked IS NOT NULL THEN
+        SELECT r.code, r.detail INTO host FROM dataflow._refused(_noes.jobid, _noes.dataid, _noes.last_attempt) AS r;
+        IF host.code IS NOT NULL THEN
+            RETURN jsonb_build_object(host.code, host.detail) || noes;
+        END IF;
+    END IF;
+    RETURN noes;
+END $$;
+
 -- is_of_host: the database answers yes, and the host of the last attempt answered no.
 CREATE OR REPLACE FUNCTION dataflow._questions(jobid text, dataid text) RETURNS TABLE (
     number integer,
@@ -184,8 +207,7 @@ BEGIN
     RETURN QUERY
     SELECT q.number, q.question, said.no IS NULL, CASE WHEN said.no IS NOT NULL THEN q.code END, coalesce(said.no, q.yes), q.no IS NULL AND said.no IS NOT NULL
     FROM dataflow._evaluate(ARRAY[_questions.jobid], ARRAY[_questions.dataid]) AS e
-    -- The host's answer no of the last attempt counts while the run waits for RESUBMIT. The claim is kept away by question 5.
-    LEFT JOIN LATERAL dataflow._refused(_questions.jobid, _questions.dataid, e.last_attempt) AS host ON e.out_status = 'FAILED' AND e.locked IS NOT NULL
+    CROSS JOIN LATERAL dataflow._noes(e.jobid, e.dataid, e.not_ready, e.wrong_data, e.invalid_path, e.not_validated, e.locked, e.last_attempt, e.out_status) AS noes
     CROSS JOIN LATERAL (VALUES
             (1, 'Is the data ready?', 'DATA_NOT_READY', e.not_ready, coalesce((
                 SELECT string_agg(format('%s v%s', key, value), ', ' ORDER BY key) FROM jsonb_each_text(e.inputs)),
@@ -195,7 +217,7 @@ BEGIN
             (4, 'Has it been validated?', 'NOT_VALIDATED', e.not_validated, 'every input is validated'),
             (5, 'Is it safe to access?', 'LOCKED', e.locked, 'no input and no output is locked')
         ) AS q (number, question, code, no, yes)
-    CROSS JOIN LATERAL (SELECT coalesce(q.no, CASE WHEN host.code = q.code THEN host.detail END) AS no) AS said;
+    CROSS JOIN LATERAL (SELECT noes ->> q.code AS no) AS said;
 END $$;
 
 CREATE OR REPLACE FUNCTION dataflow.five_questions(jobid text, dataid text) RETURNS TABLE (

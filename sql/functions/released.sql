@@ -26,6 +26,13 @@ LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT s.jobid, s.share FROM dataflow._shares(daemon, environment, want, from_start, '{}', 0) AS s $$;
 
+-- Daemons of release 0.1.0 tell so that the code of an attempt begins.
+CREATE OR REPLACE FUNCTION dataflow.started(attempt bigint, token uuid) RETURNS boolean
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT dataflow.began(attempt, token, 0, NULL) $$;
+COMMENT ON FUNCTION dataflow.started(bigint, uuid) IS 'began(), for daemons of release 0.1: the job''s own code begins now; false: the attempt is fenced, stop';
+
 -- Daemons of release 0.1.0 write the remedy, and the resubmission behind it, into the last line of the error.
 CREATE OR REPLACE FUNCTION dataflow._remedy_in(error text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -67,7 +67,7 @@ GRANT EXECUTE ON FUNCTION
     dataflow.serve_jobs(text, uuid, text[], jsonb),
     dataflow.renew_lease(text, uuid), dataflow.retake(text, uuid), dataflow.retake_attempts(text, uuid),
     dataflow.stop_daemon(text, uuid), dataflow.expire_daemon(text, uuid), dataflow.queue_of(text[]), dataflow.claim(text, uuid, integer), dataflow.claim_within(text, uuid, integer, text[], integer),
-    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.claim_run(text, uuid, text, text, boolean, text), dataflow.started(bigint, uuid), dataflow.started(bigint, uuid, double precision), dataflow.waits(bigint, uuid, integer),
+    dataflow.claim_run(text, uuid, text, text, boolean), dataflow.claim_run(text, uuid, text, text, boolean, text), dataflow.started(bigint, uuid), dataflow.waits(bigint, uuid, integer),
     dataflow.end_frozen_sessions(), dataflow._session_ended(text, integer, timestamptz),
     dataflow.finish(jsonb), dataflow.rescue(), dataflow.cancelled(text, uuid, bigint[]), dataflow.settle(integer),
     dataflow.tick(timestamptz), dataflow.fold_counters(), dataflow.ready(text, text[], boolean, text), dataflow.work_order(bigint, uuid), dataflow.attempt_order(bigint, uuid), dataflow.take_order(bigint, uuid), dataflow.began(bigint, uuid, double precision, jsonb),

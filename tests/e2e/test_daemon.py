@@ -38,7 +38,7 @@ from tests.fix_daemon import (
 from tests.fix_postgres import run_program
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
     from dataflowd.host.settings import Settings
     from dataflowd.model.attempt import Attempt, Result
@@ -130,6 +130,30 @@ def test_the_timeout_of_an_attempt_does_not_include_its_wait_for_a_start(
     engine = LateEngine(Current(current), Declared(current), Orders(Current(current)))
     assert anyio.run(partial(service.run, Current(current), engine, Assignment(once=True))) == 0
     assert shop.outcomes() == ["DONE"]
+
+
+def test_an_attempt_that_is_cancelled_before_its_order_is_there_keeps_no_other_back(
+    shop: Shop, settings: Settings, tmp_path: Path
+) -> None:
+    class LateOrders(CommandEngine):
+        async def take_orders(self, attempts: Sequence[Attempt]) -> AsyncIterator[Attempt]:
+            asked.append([attempt.dataid for attempt in attempts])
+            if len(asked) == 1:
+                shop.connection.execute("SELECT dataflow.cancel('work', '1')")
+                with anyio.fail_after(PATIENCE_SECONDS):
+                    await anyio.sleep_forever()  # the server does not answer
+            async for attempt in super().take_orders(attempts):
+                yield attempt
+
+    asked: list[list[str]] = []
+    shop.job(f"touch {tmp_path}/ran-$dataid")
+    shop.ready(1, 2, 3)
+    current = settings.model_copy(update={"flows": [shop.flow], "daemon_name": "d1"})
+    engine = LateOrders(Current(current), Declared(current), Orders(Current(current)))
+    assert anyio.run(partial(service.run, Current(current), engine, Assignment(once=True))) == 0
+    assert [sorted(dataids) for dataids in asked] == [["1", "2", "3"], ["2", "3"]]
+    assert sorted(shop.outcomes()) == ["CANCELLED", "DONE", "DONE"]
+    assert sorted(path.name for path in tmp_path.glob("ran-*")) == ["ran-2", "ran-3"]
 
 
 def test_an_attempt_that_waits_for_a_spark_application_is_reported_as_such(

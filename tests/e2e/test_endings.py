@@ -6,31 +6,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, LiteralString
+from typing import TYPE_CHECKING, Any
 
-import anyio
-import psycopg
 import pytest
 from pydantic import SecretStr
 
 import dataflowd.flow
-from dataflowd.engine import orders as orders_of_engine
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
 from dataflowd.host.settings import Current
-from dataflowd.model.attempt import Attempt
 from dataflowd.model.endings import ENDINGS
-from dataflowd.model.errors import DataflowError
+from tests.attempts import claimed, ordered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dataflowd.engine import Engine
     from dataflowd.host.settings import Settings
-    from dataflowd.model.attempt import Result
-    from dataflowd.model.work_order import Order
+    from dataflowd.model.attempt import Attempt, Result
     from tests.fix_world import World
 
 FLOW = """
@@ -71,19 +65,6 @@ FILES = {
     "code.sh": "#!/bin/sh\nexit 0\n",
 }
 JOBS = ("python", "sql", "command", "submit")
-# The order of one job cannot be made, as where what it reads is damaged.
-UNREADABLE: LiteralString = """
-CREATE SCHEMA readable;
-GRANT USAGE ON SCHEMA readable TO PUBLIC;
-ALTER FUNCTION dataflow._order(text, text, jsonb) SET SCHEMA readable;
-CREATE FUNCTION dataflow._order(jobid text, dataid text, inputs jsonb) RETURNS jsonb LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    IF jobid = 'sql' THEN
-        RAISE 'nobody can read it' USING ERRCODE = 'SQLSTATE_OF_THE_TEST';
-    END IF;
-    RETURN readable._order(jobid, dataid, inputs);
-END $$
-"""
 KNOWN = {(ending.outcome, ending.code, ending.retry) for ending in ENDINGS}
 
 
@@ -98,7 +79,7 @@ class Site:
     def directory(self) -> Path:
         return self.settings.flows[0].parent
 
-    def engines(self, job: str) -> list[Engine]:
+    def engines(self, job: str) -> list[CommandEngine | SparkEngine]:
         """The engines that can run this job."""
         current = Current(self.settings)
         orders = Orders(current)
@@ -123,20 +104,7 @@ def site(world: World, settings: Settings, tmp_path: Path) -> Site:
     raw.mkdir(parents=True)
     (raw / "1.csv").write_text("1\n")
     world.ready("raw", "1")
-    claimed = world.daemon().claim(len(JOBS))
-    attempts = {
-        found.job: Attempt(
-            found.attempt,
-            str(found.token),
-            found.job,
-            found.dataid,
-            found.number,
-            found.tag,
-            found.inputs,
-            found.params,
-        )
-        for found in claimed
-    }
+    attempts = {found.job: claimed(found) for found in world.daemon().claim(len(JOBS))}
     return Site(world, current, declared, attempts)
 
 
@@ -204,12 +172,12 @@ async def test_every_kind_of_job_ends_alike(
             assert (result.outcome, result.code, result.retry) in KNOWN
 
 
-async def _run(engine: Engine, attempt: Attempt) -> Result:
+async def _run(engine: CommandEngine | SparkEngine, attempt: Attempt) -> Result:
     def on_start() -> None:
         pytest.fail("the job's code must not begin")
 
     async with engine.opened():
-        return await engine.run(attempt, on_start)
+        return await engine.run(await ordered(engine, attempt), on_start)
 
 
 async def test_an_error_of_the_host_is_logged_with_its_traceback_on_every_road(
@@ -227,6 +195,12 @@ async def test_an_error_of_the_host_is_logged_with_its_traceback_on_every_road(
             assert "NotADirectoryError" in said.partition(event)[2]
 
 
+FAULTY_ORDER = """
+    CREATE FUNCTION public.fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''it cannot be stored''; END';
+    CREATE TRIGGER fail BEFORE INSERT ON dataflow.evidence FOR EACH ROW WHEN (NEW.attempt = {}) EXECUTE FUNCTION public.fail()
+"""
+
+
 class CountingOrders(Orders):
     asked: list[str]
 
@@ -238,46 +212,27 @@ class CountingOrders(Orders):
 async def test_attempts_that_were_claimed_together_get_their_orders_in_one_call(site: Site) -> None:
     orders = CountingOrders(Current(site.settings))
     orders.asked = []
-    found: dict[str, Order] = {}
-
-    async def one(job: str) -> None:
-        found[job] = (await orders.ordered(site.attempts[job], site.declared)).order
-
+    attempts = list(site.attempts.values())
     try:
-        async with anyio.create_task_group() as group:
-            for job in JOBS:
-                group.start_soon(one, job)
+        for _ in range(2):
+            taken = [each async for each in orders.take(attempts)]
+            found = [(await orders.ordered(each, site.declared)).order.attempt for each in taken]
+            assert found == [attempt.attempt for attempt in attempts]
     finally:
         await orders.close()
-    assert {job: order.attempt for job, order in found.items()} == {
-        job: attempt.attempt for job, attempt in site.attempts.items()
-    }
     # The code version of each job is reported once, and not again with the next attempt.
-    assert sorted(orders.asked) == ["code_versions"] * len(JOBS) + ["work_orders"]
+    assert orders.asked == ["work_orders", *["code_versions"] * len(JOBS), "work_orders"]
 
 
-@pytest.mark.parametrize("sqlstate", ["53200", "22023"])  # the server may be able to later; it never will
-async def test_an_order_that_cannot_be_read_returns_none_of_those_that_were_claimed_with_it(
-    site: Site, monkeypatch: pytest.MonkeyPatch, sqlstate: LiteralString
-) -> None:
-    monkeypatch.setattr(orders_of_engine, "AGAIN_SECONDS", 0.0)
-    site.world.connection.execute(UNREADABLE.replace("SQLSTATE_OF_THE_TEST", sqlstate))
-    orders = Orders(Current(site.settings))
-    found: dict[str, int] = {}
-    failures: dict[str, Exception] = {}
-
-    async def one(job: str) -> None:
-        try:
-            found[job] = (await orders.ordered(site.attempts[job], site.declared)).order.attempt
-        except (DataflowError, psycopg.Error) as error:
-            failures[job] = error
-
+async def test_an_order_that_cannot_be_composed_keeps_no_other_attempt_of_its_claim_back(site: Site) -> None:
+    """Each order is then asked for alone, and given as soon as it is there."""
+    orders = CountingOrders(Current(site.settings))
+    orders.asked = []
+    bad, *good = site.attempts.values()
+    site.world.connection.execute(FAULTY_ORDER.format(bad.attempt))
     try:
-        async with anyio.create_task_group() as group:
-            for job in JOBS:
-                group.start_soon(one, job)
+        taken = [each.order async for each in orders.take([bad, *good])]
     finally:
         await orders.close()
-    assert failures.keys() == {"sql"}, failures
-    assert "nobody can read it" in str(failures["sql"])
-    assert found == {job: site.attempts[job].attempt for job in JOBS if job != "sql"}
+    assert [each is not None and each.failure is None for each in taken] == [False, *[True] * len(good)]
+    assert orders.asked == ["work_orders"] * (1 + len(site.attempts))

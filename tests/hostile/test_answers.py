@@ -147,7 +147,6 @@ CLAIM: dict[str, object] = {
     "dataid": "d1",
     "number": 1,
     "tag": "tag",
-    "inputs": {},
     "params": {},
     "timeout": None,
 }
@@ -161,7 +160,7 @@ WRONG_CLAIMS: list[dict[str, object]] = [
     {"jobid": "work\n"},
     {"dataid": "../d1"},
     {"tag": "a b"},
-    {"inputs": []},
+    {"params": []},
     {"params": None},
     {"timeout": float("nan")},
     {"timeout": -1.0},

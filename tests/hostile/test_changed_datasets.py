@@ -15,12 +15,13 @@ from dataflowd.engine.orders import Orders
 from dataflowd.flow.loaded import Declared
 from dataflowd.host import keyfile, seal
 from dataflowd.host.settings import Current
-from dataflowd.model.attempt import Attempt
 from dataflowd.model.faults import AttemptError
+from tests.attempts import claimed
 from tests.fix_daemon import daemons
 
 if TYPE_CHECKING:
     from dataflowd.host.settings import Settings
+    from dataflowd.model.attempt import Attempt
     from dataflowd.model.work_order import Order
     from tests.fix_postgres import RunCtl
     from tests.fix_world import World
@@ -108,14 +109,14 @@ class Host:
                 self.world.do("SELECT dataflow.ready(%s, %s)", dataset, dataid)
 
     def claim(self) -> Attempt:
-        found = self.world.daemon().claim_one()
-        return Attempt(found.attempt, str(found.token), found.job, found.dataid, found.number, found.tag)
+        return claimed(self.world.daemon().claim_one())
 
     def order(self, attempt: Attempt, declared: Declared) -> Order:
         async def ask() -> Order:
             orders = Orders(Current(self.settings))
             try:
-                return (await orders.ordered(attempt, declared)).order
+                [taken] = [each async for each in orders.take([attempt])]
+                return (await orders.ordered(taken, declared)).order
             finally:
                 await orders.close()
 

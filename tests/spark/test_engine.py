@@ -21,14 +21,14 @@ from dataflowd.engine.runners import IS_STARTING, PROBE_AFTER_SECONDS
 from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
 from dataflowd.host.settings import Current
-from dataflowd.model.attempt import Attempt
+from tests.attempts import claimed, ordered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from dataflowd.engine.runner import Runner
     from dataflowd.host.settings import Settings
-    from dataflowd.model.attempt import Result
+    from dataflowd.model.attempt import Attempt, Result
     from tests.fix_world import World
 
 FLOW = """
@@ -115,22 +115,13 @@ class Shop:
             (directory / f"{dataid}.csv").write_text("1,ann\n2,bob\nx,eve\n")
         self.world.ready("raw", *dataids)
         return [
-            Attempt(
-                found.attempt,
-                str(found.token),
-                found.job,
-                found.dataid,
-                found.number,
-                found.tag,
-                found.inputs,
-                found.params,
-            )
+            claimed(found)
             for found in self.daemon.claim()
             if found.dataid in dataids  # without retries of earlier attempts, which may be due on a slow host
         ]
 
     async def run(self, attempt: Attempt) -> Result:
-        return await self.engine.run(attempt, self.beginning(attempt).set)
+        return await self.engine.run(await ordered(self.engine, attempt), self.beginning(attempt).set)
 
     def beginning(self, attempt: Attempt) -> anyio.Event:
         """The event that is set when the job's own code begins."""
@@ -480,7 +471,7 @@ async def test_an_attempt_whose_start_cannot_be_reported_is_ended_and_its_neighb
             await begun(shop_settings, "loop-2")
             [runner] = here.engine.runners()
             with anyio.fail_after(60):
-                unheard = await here.engine.run(attempts["loop-1"], fail)
+                unheard = await here.engine.run(await ordered(here.engine, attempts["loop-1"]), fail)
             assert (unheard.outcome, unheard.code) == ("FAILED", "ENGINE_FAILED")
             assert "no metrics today" in str(unheard.error)
             assert list(runner.pending) == [attempts["loop-2"].attempt]

@@ -5,11 +5,10 @@ One engine serves all cases, and nothing is cleaned up between two of them: a ki
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import signal
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
 from dataflowd.host.settings import Current
-from dataflowd.model.attempt import Attempt
+from tests.attempts import claimed, ordered
 from tests.e2e.ctl_flow import ok
 from tests.processes import children_of
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from dataflowd.engine.runner import Runner
     from dataflowd.host.settings import Settings
-    from dataflowd.model.attempt import Result
+    from dataflowd.model.attempt import Attempt, Result
     from tests.fix_postgres import RunCtl
     from tests.fix_world import Daemon, World
 
@@ -109,11 +108,7 @@ class Shop:
         return self.settings.flows[0].parent
 
     def claim(self, daemon: Daemon) -> dict[str, Attempt]:
-        claimed = [
-            Attempt(a.attempt, str(a.token), a.job, a.dataid, a.number, a.tag, a.inputs, a.params)
-            for a in daemon.claim()
-        ]
-        return {attempt.dataid: attempt for attempt in claimed}
+        return {found.dataid: claimed(found) for found in daemon.claim()}
 
     def arrive(self, *dataids: str) -> None:
         raw = Path(self.settings.effective_root) / "raw"
@@ -135,10 +130,12 @@ class Shop:
             await anyio.sleep(0.02)
 
     async def run(self, attempt: Attempt) -> Result:
-        """Runs the attempt, and adds `started` to the result as a daemon does: without it, nothing can have been written."""
-        began: list[str] = []
-        result = await self.engine.run(attempt, lambda: began.append(dt.datetime.now(dt.UTC).isoformat()))
-        return replace(result, started=began[0]) if began else result
+        """Runs the attempt, and reports its start as a daemon does: without it, nothing can have been written."""
+
+        def tell() -> None:
+            self.world.do("SELECT dataflow.began(%s, %s, 0, NULL)", attempt.attempt, attempt.token)
+
+        return await self.engine.run(await ordered(self.engine, attempt), tell)
 
     def visible(self, dataid: str) -> list[list[int]]:
         """The rows of each published version, as a reader finds them."""

@@ -19,6 +19,7 @@ from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
 from dataflowd.host.settings import Current
 from dataflowd.model.attempt import Attempt, Result
+from tests.attempts import claimed, ordered
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -77,20 +78,10 @@ class Loading:
 
     def claim(self) -> Attempt:
         self.world.later()
-        found = self.daemon.claim_one()
-        return Attempt(
-            found.attempt,
-            str(found.token),
-            found.job,
-            found.dataid,
-            found.number,
-            found.tag,
-            found.inputs,
-            found.params,
-        )
+        return claimed(self.daemon.claim_one())
 
     async def run(self, attempt: Attempt) -> Result:
-        return await self.engine.run(attempt, lambda: None)
+        return await self.engine.run(await ordered(self.engine, attempt), lambda: None)
 
     def finish(self, result: Result) -> str:
         """Finishes the attempt as a daemon does, and returns the verdict."""

@@ -34,7 +34,7 @@ def test_an_attempt_started_when_its_code_began_and_not_when_the_daemon_reported
     pipeline.ready("raw", DAY)
     daemon = pipeline.daemon()
     attempt = daemon.claim_one()
-    ago = "SELECT dataflow.started(%s, %s, %s)"
+    ago = "SELECT dataflow.began(%s, %s, %s, NULL)"
     assert daemon.connection.execute(ago, [attempt.attempt, attempt.token, 3600.0]).fetchall() == [(True,)]
     assert pipeline.value("SELECT started = claimed FROM dataflow.attempt")
     pipeline.as_framework("UPDATE dataflow.attempt SET claimed = claimed - interval '1 hour'")
@@ -42,6 +42,24 @@ def test_an_attempt_started_when_its_code_began_and_not_when_the_daemon_reported
     assert pipeline.value(
         "SELECT clock_timestamp() - started BETWEEN interval '60 s' AND interval '90 s' FROM dataflow.attempt"
     )
+
+
+def test_a_result_tells_the_start_in_seconds_unless_it_was_told_before(pipeline: World) -> None:
+    """The clock of the daemon's host does not count, so that no attempt has ended before it began."""
+    pipeline.ready("raw", DAY, "2026-01-02", "2026-01-03")
+    daemon = pipeline.daemon()
+    told, short, unbegun = daemon.claim()
+    pipeline.as_framework("UPDATE dataflow.attempt SET claimed = claimed - interval '1 hour'")
+    pipeline.do("SELECT dataflow.began(%s, %s, 120, NULL)", told.attempt, told.token)
+    daemon.finish(told, short, ran=60.0)
+    daemon.fail(unbegun)
+    assert pipeline.rows(
+        "SELECT extract(epoch FROM ended - started)::int FROM dataflow.attempt ORDER BY attempt"
+    ) == [
+        (120,),
+        (60,),
+        (None,),
+    ]
 
 
 def test_the_message_for_attempts_of_a_restarted_daemon_does_not_blame_the_lease(pipeline: World) -> None:

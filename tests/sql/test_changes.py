@@ -204,7 +204,7 @@ def test_history_has_pauses_and_starts_of_runners(pipeline: World) -> None:
     pipeline.do("SELECT dataflow.pause('job:clean_orders', false)")
     attempt = alpha.claim_one()
     pipeline.as_framework("UPDATE dataflow.attempt SET claimed = claimed - interval '10 seconds'")
-    pipeline.do("SELECT dataflow.started(%s, %s)", attempt.attempt, attempt.token)
+    pipeline.do("SELECT dataflow.began(%s, %s, 0, NULL)", attempt.attempt, attempt.token)
     alpha.finish(attempt)
     (queue, paused), (start, runner) = waited(pipeline, DAY)
     assert (queue, start) == ("PAUSED", "RUNNER")

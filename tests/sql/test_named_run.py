@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 import pytest
@@ -254,3 +254,45 @@ def test_a_retired_job_is_not_run_also_not_by_force(pipeline: World) -> None:
     daemon = pipeline.daemon()
     pipeline.as_framework("UPDATE dataflow.job SET retired = now() WHERE jobid = 'clean_orders'")
     assert "is retired" in refused(daemon, "DF409", forced=True)
+
+
+@pytest.mark.parametrize(
+    ("claim", "orders"),
+    [
+        ("SELECT * FROM dataflow.claim(%(daemon)s, %(incarnation)s, 10)", 0),
+        ("SELECT * FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, 'clean_orders', '2026-01-01')", 0),
+        (
+            "SELECT * FROM dataflow.claim_run(%(daemon)s, %(incarnation)s, 'clean_orders', '2026-01-01', true)",
+            0,
+        ),
+        ("SELECT * FROM dataflow.begin_instead('clean_orders', '2026-01-01')", 1),
+        ("SELECT * FROM dataflow.begin_instead('clean_orders')", 1),
+    ],
+)
+def test_a_claim_judges_once_and_composes_an_order_at_most_once(
+    pipeline: World, claim: LiteralString, orders: int
+) -> None:
+    """All that needs the answers under the claim lock, the evidence of a forced attempt too, uses one judgement."""
+    pipeline.ready("raw", DAY, "2026-01-02")
+    daemon = pipeline.daemon()
+    counted = "SELECT calls FROM pg_stat_xact_user_functions WHERE schemaname = 'dataflow' AND funcname = %s"
+    with daemon.connection.transaction():
+        daemon.connection.execute("SET LOCAL track_functions = 'all'")
+        named = {"daemon": daemon.name, "incarnation": daemon.incarnation}
+        assert daemon.connection.execute(claim, named).fetchall()
+        assert daemon.connection.execute(counted, ["_evaluate"]).fetchall() == [(1,)]
+        assert daemon.connection.execute(counted, ["_order"]).fetchall() == [(orders,)] * bool(orders)
+
+
+def test_what_a_host_refused_is_kept_as_evidence_of_a_forced_attempt(pipeline: World) -> None:
+    pipeline.ready("raw", DAY)
+    daemon = pipeline.daemon()
+    daemon.fail(daemon.claim_one(), code="WRONG_DATA", retry=False)
+    [(attempt, _)] = claim_run(daemon, forced=True)
+    [told] = pipeline.rows("SELECT told -> 'forced' FROM dataflow.evidence WHERE attempt = %s", attempt)[0]
+    assert told == {
+        "WRONG_DATA": "attempt 1 found: no such file",
+        "LOCKED": f"clean/{DAY} has FAILED (WRONG_DATA) and waits for RESUBMIT",
+    }
+    reason = pipeline.value("SELECT reason FROM dataflow.event WHERE code = 'FORCED'")
+    assert reason == "; ".join(f"{code}: {told[code]}" for code in ("WRONG_DATA", "LOCKED"))

@@ -196,7 +196,7 @@ def test_a_refusal_code_after_the_job_has_begun_is_not_the_hosts_answer(
 ) -> None:
     pipeline.ready("raw", DAY)
     attempt = alpha.claim_one()
-    pipeline.do("SELECT dataflow.started(%s, %s)", attempt.attempt, attempt.token)
+    pipeline.do("SELECT dataflow.began(%s, %s, 0, NULL)", attempt.attempt, attempt.token)
     alpha.fail(attempt, code="WRONG_DATA")
     assert "refused" not in pipeline.value("SELECT answers FROM dataflow.attempt")
     assert set(pipeline.no("clean_orders", DAY)) == {"LOCKED"}
