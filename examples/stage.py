@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PROGRAMS = Path(sys.executable).parent
-INHERITED = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "JAVA_HOME")
+INHERITED = (
+    *("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR"),
+    # How Spark starts on this host.
+    *("JAVA_HOME", "SPARK_CONF_DIR", "DATAFLOW_CLASS_ARCHIVES"),
+)
 INTERRUPTED = 130
 POLL_SECONDS = 0.2
 PATIENCE_SECONDS = 900.0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHARED = "DATAFLOWD_TESTS"  # the variable with a directory that all processes of a test session share
-ENOUGH = 30  # tests in tests/spark
+ENOUGH = 1  # tests in tests/spark
 CONF_VARIABLE = "SPARK_CONF_DIR"  # Spark reads it; daemons pass it to runners
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1\n"
 

@@ -1,4 +1,4 @@
-"""A small Spark cluster on this host: a standalone master with two workers, and a Connect server, started together."""
+"""A small Spark cluster on this host: a standalone master with one worker, and a Connect server, started together."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, temporary_directory: objec
     )
     port, connect_port = free_port(), free_port()
     master = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
-    worker = ["--cores", "1", "--memory", "600m", "--webui-port", "0", "--work-dir", str(directory / "work")]
+    worker = ["--cores", "2", "--memory", "600m", "--webui-port", "0", "--work-dir", str(directory / "work")]
     server = {
         "spark.connect.grpc.binding.port": str(connect_port),
         "spark.driver.memory": "600m",
@@ -68,12 +68,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, temporary_directory: objec
 
         connect_log = start("connect", "spark-submit", *submit)
         start("master", "spark-class", "org.apache.spark.deploy.master.Master", *master)
-        worker_logs = [
-            start(name, "spark-class", "org.apache.spark.deploy.worker.Worker", *worker, address)
-            for name in ("worker1", "worker2")
-        ]
-        for log in worker_logs:
-            _says(log, "Successfully registered with master")
+        worker_log = start("worker", "spark-class", "org.apache.spark.deploy.worker.Worker", *worker, address)
+        _says(worker_log, "Successfully registered with master")
         _says(connect_log, "Spark Connect server started")
         yield Cluster(address, f"sc://127.0.0.1:{connect_port}")
 

@@ -2,6 +2,8 @@
 
 `plan` calls the same function without writing. `conflicts` asks the database for names and outputs that belong to another
 flow, and reports each with its line in the file.
+
+The functions import psycopg when they run: every process that becomes a script imports this room and needs no database.
 """
 
 from __future__ import annotations
@@ -9,9 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from psycopg.types.json import Jsonb
-
-from dataflowd.database import db
 from dataflowd.flow.graph import element_key
 from dataflowd.flow.mistakes import Report
 from dataflowd.flow.source import read
@@ -42,6 +41,10 @@ def apply(connection: psycopg.Connection, flow: Flow, prune: bool = False) -> li
 
 def conflicts(connection: psycopg.Connection, flow: Flow, prune: bool = False) -> None:
     """Raises FlowMistakesError with all conflicts between this flow and others in the database."""
+    from psycopg.types.json import Jsonb  # noqa: PLC0415 - see above
+
+    from dataflowd.database import db  # noqa: PLC0415 - see above
+
     with db.translated():
         rows = connection.execute(
             db.query("flow_conflicts"), {"flow": Jsonb(flow.document()), "prune": prune}
@@ -56,6 +59,10 @@ def conflicts(connection: psycopg.Connection, flow: Flow, prune: bool = False) -
 
 
 def _call(connection: psycopg.Connection, flow: Flow, *, prune: bool, dry_run: bool) -> list[Change]:
+    from psycopg.types.json import Jsonb  # noqa: PLC0415 - see above
+
+    from dataflowd.database import db  # noqa: PLC0415 - see above
+
     parameters = {"flow": Jsonb(flow.document()), "prune": prune, "dry_run": dry_run}
     # The database evaluates every run of a changed job again; there may be a million of them.
     with db.translated(), connection.transaction():

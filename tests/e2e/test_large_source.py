@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tests.fix_tables import Warehouse
     from tests.fix_world import World
 
-ROWS = 200_000
-BATCH = 20_000
+ROWS = 60_000
+BATCH = 10_000
 CHUNKS = ROWS // BATCH
 BAD = 50
 PATIENCE_SECONDS = 1800.0  # for a busy machine; a failed chunk ends the wait at once
@@ -93,10 +93,10 @@ def load_customers(ctx):
 """
 FIXED = BUGGY.replace("F.initcap", "F.upper")
 
-# The keys have gaps, and the rows another order on disk. Every 800th of the first 40,000 rows, which are two batches, is bad.
+# The keys have gaps, and the rows another order on disk. Every 400th of the first 20,000 rows, which are two batches, is bad.
 FILL = """
-    INSERT INTO customers SELECT i * 3, 'r' || i % 7, md5(i::text), CASE WHEN i <= 40000 AND i % 800 = 7 THEN -1 ELSE i % 1000 + 0.25 END
-    FROM generate_series(1, 200000) AS i ORDER BY i % 1009
+    INSERT INTO customers SELECT i * 3, 'r' || i % 7, md5(i::text), CASE WHEN i <= 20000 AND i % 400 = 7 THEN -1 ELSE i % 1000 + 0.25 END
+    FROM generate_series(1, 60000) AS i ORDER BY i % 1009
 """
 EXPECTED = """
     SELECT id, region, upper(name) AS name, CASE WHEN amount < 0 THEN '12.50' ELSE amount::text END AS amount
@@ -217,18 +217,18 @@ def split_and_tried(shop: Shop) -> None:
     split = ["--dataset", "customers", "--key", "id", "--hold"]
     made = shop.asked("partition", "create", f"size_{BATCH}", *split, "--size", str(BATCH))
     assert (made["batches"], made["items"]) == (CHUNKS, ROWS)
-    made = shop.asked("partition", "create", "every_200", *split, "--every", "200")
-    assert (made["batches"], made["items"]) == (200, ROWS)
+    made = shop.asked("partition", "create", "every_100", *split, "--every", "100")
+    assert (made["batches"], made["items"]) == (100, ROWS)
 
     before = shop.world.everything()
-    tried = shop.asked("try", "load_customers", "every_200.1", "--rows", "500", "--show", "500")
+    tried = shop.asked("try", "load_customers", "every_100.1", "--rows", "500", "--show", "500")
     assert (tried["outcome"], tried["error"]) == ("DONE", None)
     [output] = tried["outputs"]
     sample = [row["id"] for row in output["preview"]]
     assert output["rows"] + len(tried["quarantine"]) == 500
     assert len(set(sample)) == len(sample) == output["rows"]
-    # The n-th key is 3 n. The batch has the first key, and every 200th after it.
-    assert {key // 3 % 200 for key in sample} == {1}
+    # The n-th key is 3 n. The batch has the first key, and every 100th after it.
+    assert {key // 3 % 100 for key in sample} == {1}
     assert shop.world.everything() == before
 
 
@@ -305,7 +305,7 @@ def told_in_statistics(shop: Shop) -> None:
     assert stats["published"]["rows"] == ROWS
     assert stats["chunks"] == {"READY": CHUNKS}
     splits = {split["partitioning"]: split["states"] for split in stats["sources"][0]["partitionings"]}
-    assert splits == {"every_200": {"HOLD": 200}, f"size_{BATCH}": {"READY": CHUNKS}}
+    assert splits == {"every_100": {"HOLD": 100}, f"size_{BATCH}": {"READY": CHUNKS}}
     assert stats["quarantine"] == {"open": 0, "resolved": BAD, "unapplied": 0}
     execution = stats["execution"]
     assert (execution["failed"], execution["running"]) == (0, 0)
@@ -340,6 +340,6 @@ def deleted(shop: Shop) -> None:
     # The source and its partitionings are unchanged.
     assert shop.warehouse.do("SELECT count(*) FROM customers") == [(ROWS,)]
     assert [(row["partitioning"], row["consumed"]) for row in shop.asked("partition", "list")] == [
-        ("every_200", 0),
+        ("every_100", 0),
         (f"size_{BATCH}", 0),
     ]

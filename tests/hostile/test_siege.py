@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.hostile.stage import Stage
 
 SEED = 16
-ROUNDS = 2
+ROUNDS = 1
 # Other tests attack datasets and orders.
 OTHERS = r"^(?!column dataset\.|rows dataset |function (work_order|attempt_order|take_order|preview_order|trial_order)\()"
 
@@ -31,7 +31,7 @@ def test_whoever_owns_the_database_gets_neither_files_nor_hosts_nor_passwords(
         for number in range(ROUNDS):
             siege.play(number)
         assert siege.tally.found == []
-        assert siege.tally.deeds > ROUNDS
+        assert siege.tally.deeds > 0
 
 
 @pytest.mark.parametrize("kind", ["jdbc", "none", "postgres"])

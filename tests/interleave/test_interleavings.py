@@ -46,7 +46,7 @@ KNOWN = (
     "identity/unvalidated rc/rc ready_again settle AABB",
 )
 SEED = 15
-SAMPLE = 250
+SAMPLE = 120
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ def test_the_judge_and_the_database_agree_on_mappings(world: World) -> None:
     for each in BATCHES["p"]:
         world.do("INSERT INTO dataflow.batch VALUES ('raw', %s, 'p', '{}')", each)
 
-    @settings(max_examples=600)
+    @settings(max_examples=250)
     @given(mapping=mappings, dataid=dataids)
     @example({"kind": "window", "from": "hour", "to": "day", "zone": "Europe/Berlin"}, "2026-03-29")
     @example({"kind": "window", "from": "hour", "to": "day", "zone": "Europe/Berlin"}, "2026-10-25")
@@ -246,7 +246,7 @@ def test_the_hours_of_a_day_that_ends_at_the_first_of_two_midnights_lead_back_to
 def test_the_judge_and_the_database_sort_dataids_alike(world: World) -> None:
     chunkids = st.from_regex(r"[A-Za-z0-9_+=:][A-Za-z0-9._:+=-]{0,20}", fullmatch=True) | dataids
 
-    @settings(max_examples=300)
+    @settings(max_examples=150)
     @given(first=chunkids, second=chunkids)
     @example("1.9", "1.10")
     @example("2", "10")

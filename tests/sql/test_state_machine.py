@@ -631,7 +631,7 @@ def test_random_histories_keep_the_rules(world: World) -> None:
     run_state_machine_as_test(
         type("HistoriesOfThisWorld", (Histories,), {"world": world}),
         settings=settings(
-            max_examples=60,
+            max_examples=35,
             stateful_step_count=50,
             phases=set(Phase) - {Phase.explain},
             suppress_health_check=list(HealthCheck),

@@ -704,7 +704,7 @@ def test_the_locator_finds_every_key_that_tomllib_reads() -> None:
 TOML_WORDS = ["[", "]", "[[", "]]", "{", "}", "=", ".", ",", "\n", " ", "#", '"', "'", '"""', "'''", "\\", "a", "b", "1", "flow", "job", "true"]  # fmt: skip
 
 
-@hypothesis_settings(max_examples=1000, deadline=None)
+@hypothesis_settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(TOML_WORDS), max_size=30).map("".join))
 def test_the_locator_agrees_with_tomllib_on_any_text(text: str) -> None:
     try:
@@ -740,7 +740,7 @@ def _toml(value: Any) -> str:
 
 
 @hypothesis_settings(
-    max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     st.fixed_dictionaries(
