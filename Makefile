@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 TOOLS := $(VENV)/tools
 NAME ?= all
 MINUTES ?= 10
-WORKERS ?= 2
+# One more than two cores: tests often wait for a daemon or a JVM.
+WORKERS ?= 3
 SEED ?=
 OSV ?=
 # Every downloaded file is compared with the hashes in .ci/, which name all packages. No build of a package downloads anything itself.
@@ -40,7 +41,7 @@ install: $(VENV)/installed ## .venv with everything that tests and the demo need
 
 # Tests that measure time, memory or CPU carry the mark `alone` and run one by one after the others, also when another test has failed (status 1).
 # Any other status of pytest, such as that of an interrupt, ends the target at once.
-test: install    ## all tests, in two processes, and then those that need a quiet machine; WORKERS=n for n processes, 0 for pytest's own process alone
+test: install    ## all tests, in three processes, and then those that need a quiet machine; WORKERS=n for n processes, 0 for pytest's own process alone
 	@set -x; failed=0; \
 	$(PYTEST) -m 'not alone' --numprocesses=$(WORKERS) --dist=loadscope --no-loadscope-reorder || { failed=$$?; test $$failed -eq 1 || exit $$failed; }; \
 	$(PYTEST) -m alone || failed=$$?; \

@@ -1,4 +1,4 @@
-"""Distributes the tests over several processes: `make test` has two.
+"""Distributes the tests over several processes: `make test` has three.
 
 All tests that need the same costly fixture go to one process. Every other test goes to the first free process. Long tests
 begin early, so that at the end no process works alone.
