@@ -29,7 +29,7 @@ try:
 
     from dataflowd.cli.output import bold, say
     from dataflowd.host import exec_child
-    from dataflowd.host.embedded import postgres
+    from dataflowd.host.embedded import postgres, programs
     from dataflowd.model.errors import DataflowError
 except ModuleNotFoundError as error:
     sys.exit(
@@ -347,7 +347,7 @@ def _place(directory: Path | None) -> tuple[Path, bool]:
 def _staged(directory: Path) -> Iterator[Stage]:
     env = {name: os.environ[name] for name in INHERITED if name in os.environ}
     # As in an activated environment. If the host has no psql, the embedded Postgres has one.
-    tools = str(postgres.binary("psql").parent)
+    tools = str(programs.binary("psql").parent)
     env["PATH"] = os.pathsep.join([str(PROGRAMS), env.get("PATH", os.defpath), tools])
     env |= {"HOME": str(directory), "DATAFLOW_CONFIG": str(directory / "config.toml")}
     # Datasets of a story may be tables of its own server, which demands the password.
@@ -392,7 +392,7 @@ def _end_all(stage: Stage) -> None:
 def _program(name: str) -> str:
     """The path of a program. Popen would search the PATH of this process, not the PATH of the child."""
     own = PROGRAMS / name
-    found = own if own.exists() else shutil.which(name) or postgres.binary(name)
+    found = own if own.exists() else shutil.which(name) or programs.binary(name)
     return str(found)
 
 

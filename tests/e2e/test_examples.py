@@ -117,7 +117,8 @@ def test_a_cluster_survives_the_death_of_one_daemon() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_example_leaves_no_process(place: Path, number: signal.Signals) -> None:
     with start("weekend", "--jobs", "10", "--directory", str(place)) as process:
-        eventually((place / "weekend.log").exists, seconds=PATIENCE_SECONDS)
+        eventually(lambda: (place / "weekend.log").exists() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
         process.send_signal(number)
         _, complained = process.communicate(timeout=PATIENCE_SECONDS)
     if number == signal.SIGKILL:
