@@ -20,7 +20,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 AS $$
     SELECT CASE
         -- Most dataids are numbers or ISO dates. The general way costs ten times as much.
-        WHEN dataid !~ '[^0-9]' AND length(dataid) <= 10 THEN lpad(dataid, 10, '0')
+        WHEN dataid !~ '[^0-9]' AND length(dataid) <= 10 AND dataid <> '9999999999' THEN lpad(dataid, 10, '0')
         WHEN translate(dataid, '0123456789', '0000000000') = '0000-00-00'
             THEN '000000' || substr(dataid, 1, 4) || '-00000000' || substr(dataid, 6, 2) || '-00000000' || substr(dataid, 9, 2)
         WHEN dataid ~ '[0-9]{11}|9{10}' THEN dataflow._long_sortkey(dataid)

@@ -184,7 +184,7 @@ def test_chunks_have_the_code_of_a_failure_and_the_hash_of_the_code_as_two_colum
         (("--at", "2099-01-01"), 2, "name a time that is over"),
         (("--attempt", "0"), 2, "greater than or equal to 1"),
         (("--attempt", "7"), 9, "it was never tried"),
-        (("--at", "1h", "--attempt", "1"), 2, "one of them"),
+        (("--at", "1h", "--attempt", "1"), 2, "only one of these options"),
     ],
 )
 def test_a_bad_question_about_the_past_is_one_clear_error(

@@ -162,10 +162,10 @@ def test_uv_is_asked_for_the_same_files_with_their_hashes(checkout: Path) -> Non
     assert re.search(r"^installed: \S+ in \.venv, after \d+ s$", made.stdout, re.MULTILINE)
 
 
-def test_where_uv_does_not_manage_pip_does_and_refuses_the_same(checkout: Path) -> None:
+def test_where_uv_fails_pip_installs_and_refuses_the_same(checkout: Path) -> None:
     made = make(checkout, "demo", uv(checkout, status=1))
     assert made.returncode != 0
-    assert "uv did not manage; the same with pip" in made.stdout
+    assert "uv has failed; trying the same with pip" in made.stdout
     assert "DO NOT MATCH THE HASHES" in made.stderr
     assert not (checkout / MARK).exists()
 
