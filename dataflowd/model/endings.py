@@ -35,7 +35,10 @@ ENDINGS: tuple[Ending, ...] = (
     Ending("the function returned, or the program exited with status 0, and all checks passed", "DONE"),
     Ending("the daemon stopped the attempt: it shuts down, or cannot prove its claim in time", "RETURNED"),
     Ending("the control database did not answer before the job began", "RETURNED"),
-    Ending("the attempt had lost its claim before the job began", "RETURNED"),
+    Ending(
+        "the attempt had lost its claim before the job began; the database keeps what took the claim away, and drops this result",
+        "RETURNED",
+    ),
     Ending("a runner died with several attempts in it: nobody knows which one did it", "RETURNED"),
     _failed("JOB_FAILED", "the job's code raised an exception, or called sys.exit"),
     _failed("EXIT_n", "the program exited with status n"),
