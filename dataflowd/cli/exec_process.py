@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dataflowd.host.settings import Settings
 
 SIGNALLED = 128  # the exit status that shells give for it
+GRACE_SECONDS = 5.0
 
 
 def execute(
@@ -85,3 +86,16 @@ def _waited(child: subprocess.Popen[bytes]) -> int:
             return child.wait()
         except KeyboardInterrupt:
             continue
+        except BaseException:
+            # This process ends, by SIGTERM for instance, and removes the directories that the command writes.
+            _end(child)
+            raise
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

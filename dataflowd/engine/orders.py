@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 TRIES = 3
 ORDER_SECONDS = 5.0  # all calls are short; on a dead connection an attempt must not wait for long
 AGAIN_SECONDS = 1.0
+TAKE_SECONDS = (
+    60.0  # for all orders of one claim, if each is asked for alone; the attempts left are given back
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class Orders:
 
     async def take(self, attempts: Sequence[Attempt]) -> AsyncIterator[Attempt]:
         """The same attempts, each with the database's half of its order, or with why there is none."""
+        deadline = anyio.current_time() + TAKE_SECONDS
         try:
             found = await self._halves(attempts)
         except Exception as error:  # noqa: BLE001 - `ordered` raises it, in the task of each attempt
@@ -66,6 +70,9 @@ class Orders:
             )
             found = {} if is_of_one and len(attempts) > 1 else _failed(attempts, error)
         for each in attempts:
+            if not found and anyio.current_time() > deadline:
+                late = f"the orders of {len(attempts)} attempts were not there after {TAKE_SECONDS:.0f} s"
+                found = _failed(attempts, DatabaseUnreachableError(late, "`dataflowctl doctor`"))
             if found:
                 yield replace(each, order=found[each.attempt])
             else:

@@ -292,13 +292,15 @@ class Runners:
         # The runner keeps its place until its process is gone, because there is no memory for two applications.
         runner.load += 1
         self._stopping.add(runner)
-        try:
-            await runner.stop()
-        finally:
-            self._stopping.discard(runner)
-            if runner in self._runners:
-                self._runners.remove(runner)
-            await self._tell_changed()
+        # Whoever needs the place may be cancelled meanwhile, and the process would live on.
+        with anyio.CancelScope(shield=True):
+            try:
+                await runner.stop()
+            finally:
+                self._stopping.discard(runner)
+                if runner in self._runners:
+                    self._runners.remove(runner)
+                await self._tell_changed()
 
     async def _sweep_while_any(self) -> None:
         while True:

@@ -16,6 +16,7 @@ from dataflowd.runner import session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -34,14 +35,20 @@ QUIET = {"spark.log.level": "ERROR"}
 
 @contextmanager
 def own_spark(
-    settings: Settings, cores: str, prefix: str, spark: Mapping[str, str] | None = None
+    settings: Settings,
+    cores: str,
+    prefix: str,
+    spark: Mapping[str, str] | None = None,
+    *,
+    java_below: Path | None = None,
 ) -> Iterator[SparkSession]:
     """Starts Spark with so many `cores`. At the end the JVM, its files and its variables are gone.
 
     `prefix`: one of dataflowd.host.scratch, which finds the directory if this process is killed.
+    `java_below`: where the embedded Java is set up, if the host has no other; by default in the temporary directory.
     """
     with scratch.own_temporary(settings, prefix) as directory, _kept_environment():
-        found = java.find(settings.model_copy(update={"data_dir": directory}))
+        found = java.find(settings.model_copy(update={"data_dir": java_below or directory}))
         os.environ |= java.environment(found) | {
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_LOCAL_DIRS": f"{directory}/local",

@@ -63,5 +63,5 @@ def _opened_files(dataset: Dataset, columns: Sequence[str], settings: Settings) 
         )
     allowed_roots.check(location, settings.effective_allowed_roots)
     allowed_roots.check_below(location, settings.effective_allowed_roots)
-    with own_spark(settings, "*", scratch.SPLIT) as spark:
+    with own_spark(settings, "*", scratch.SPLIT, java_below=settings.data_dir) as spark:
         yield FileSource(spark, dataset, location, columns)

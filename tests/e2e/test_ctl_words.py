@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +14,9 @@ import pytest
 
 from dataflowd import flow
 from dataflowd.host.settings import Settings  # noqa: TC001 - pytest reads it
+from tests import processes
 from tests.e2e.ctl_flow import ok
+from tests.fix_daemon import eventually
 
 if TYPE_CHECKING:
     import psycopg
@@ -102,6 +108,24 @@ def test_a_command_is_executed_aside_with_the_job_s_environment(scripts: Scripts
     assert scripts.rows("SELECT * FROM dataflow.datastatus") == before
     assert scripts.rows("SELECT * FROM dataflow.attempt") == []
     assert not (scripts.root / "clean").exists()
+
+
+def test_a_terminated_exec_ends_its_command_before_it_removes_the_directories(
+    scripts: Scripts, dsn: str, settings: Settings, tmp_path: Path
+) -> None:
+    scripts.ready("1")
+    command = "echo $$ > pid.new; mv pid.new pid; until [ -e go ]; do sleep 0.05; done"
+    variables = {"DATAFLOW_DSN": dsn, "DATAFLOW_DATA_DIR": str(settings.data_dir), "HOME": str(tmp_path)}
+    words = ["exec", "load", "1", "--", "sh", "-c", command]
+    with subprocess.Popen(
+        [str(Path(sys.executable).parent / "dataflowctl"), *words],
+        env={"PATH": os.environ["PATH"], "TMPDIR": os.environ["TMPDIR"]} | variables,
+    ) as started:
+        eventually((tmp_path / "pid").exists)
+        started.send_signal(signal.SIGTERM)
+        assert started.wait() == 128 + signal.SIGTERM
+    pid = int((tmp_path / "pid").read_text(encoding="ascii"))
+    assert processes.state(pid) == "X"  # gone
 
 
 def test_a_command_that_cannot_start_is_reported(scripts: Scripts) -> None:

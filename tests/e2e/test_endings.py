@@ -12,12 +12,14 @@ import pytest
 from pydantic import SecretStr
 
 import dataflowd.flow
+from dataflowd.engine import orders as orders_of_engine
 from dataflowd.engine.command import CommandEngine
 from dataflowd.engine.orders import Orders
 from dataflowd.engine.spark import SparkEngine
 from dataflowd.flow.loaded import Declared
 from dataflowd.host.settings import Current
 from dataflowd.model.endings import ENDINGS
+from dataflowd.model.errors import DatabaseUnreachableError
 from tests.attempts import claimed, ordered
 
 if TYPE_CHECKING:
@@ -236,3 +238,20 @@ async def test_an_order_that_cannot_be_composed_keeps_no_other_attempt_of_its_cl
         await orders.close()
     assert [each is not None and each.failure is None for each in taken] == [False, *[True] * len(good)]
     assert orders.asked == ["work_orders"] * (1 + len(site.attempts))
+
+
+async def test_attempts_whose_orders_take_too_long_are_given_back(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each order could wait for its own timeout, one after the other, while the attempts hold their places."""
+    monkeypatch.setattr(orders_of_engine, "TAKE_SECONDS", 0.0)
+    orders = CountingOrders(Current(site.settings))
+    orders.asked = []
+    bad, *good = site.attempts.values()
+    site.world.connection.execute(FAULTY_ORDER.format(bad.attempt))
+    try:
+        taken = [each.order async for each in orders.take([bad, *good])]
+    finally:
+        await orders.close()
+    assert [type(each and each.failure) for each in taken] == [DatabaseUnreachableError] * len(site.attempts)
+    assert orders.asked == ["work_orders"]
