@@ -25,7 +25,7 @@ class Engine(Protocol):
         ...
 
     def opened(self) -> AbstractAsyncContextManager[None]:
-        """Attempts run inside. Owns every task of the engine; at the end, stops what is kept warm between attempts."""
+        """Owns every task of the engine. Attempts run inside the block; at its end the engine stops the processes that it keeps warm."""
         ...
 
     async def reload(self) -> None:

@@ -1,10 +1,11 @@
 """One runner process, from the daemon's side: starts it, lets it connect, sends it orders, and knows when it is gone.
 
-One task owns the process from its start to its end; the caller of `start` names the task group of that task. The task reads the socket and the process's output and hands each
-message to the attempt that it belongs to. When the process has ended, the task wakes everybody who waits for a result. After
-any error in the task the same holds: first the process is killed, then everybody is woken. The task pings the runner
-regularly, and the answer needs the runner's JVM. A runner that does not answer for `runner_silence` seconds is killed.
-The directory of a runner (0700) holds its socket and the files that Spark keeps meanwhile; it is removed with the runner.
+One task owns the process from its start to its end; the caller of `start` names the task group of that task. The task reads
+the socket and the process's output, and hands each message to the attempt that it belongs to. When the process has ended, the
+task wakes everybody who waits for a result. After any error in the task the same holds: first the process is killed, then
+everybody is woken. The task pings the runner regularly, and the answer needs the runner's JVM. A runner that does not answer
+for `runner_silence` seconds is killed. The directory of a runner (0700) holds its socket and the files that Spark keeps
+meanwhile; it is removed with the runner.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ LANGUAGE sql
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT s.jobid, s.share FROM dataflow._shares(daemon, environment, want, from_start, '{}', 0) AS s $$;
 
--- Daemons of release 0.1.0 tell so that the code of an attempt begins.
+-- Daemons of release 0.1.0 call this when the code of an attempt begins.
 CREATE OR REPLACE FUNCTION dataflow.started(attempt bigint, token uuid) RETURNS boolean
 LANGUAGE sql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

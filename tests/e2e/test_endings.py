@@ -226,18 +226,26 @@ async def test_attempts_that_were_claimed_together_get_their_orders_in_one_call(
     assert orders.asked == ["work_orders", *["code_versions"] * len(JOBS), "work_orders"]
 
 
-async def test_an_order_that_cannot_be_composed_keeps_no_other_attempt_of_its_claim_back(site: Site) -> None:
-    """Each order is then asked for alone, and given as soon as it is there."""
+async def _take_with_a_faulty_order(site: Site) -> tuple[list[str], list[Exception | None]]:
+    """Takes the orders of all attempts, the first of which fails. Returns the calls, and why each attempt has no order."""
     orders = CountingOrders(Current(site.settings))
     orders.asked = []
-    bad, *good = site.attempts.values()
-    site.world.connection.execute(FAULTY_ORDER.format(bad.attempt))
+    attempts = list(site.attempts.values())
+    site.world.connection.execute(FAULTY_ORDER.format(attempts[0].attempt))
     try:
-        taken = [each.order async for each in orders.take([bad, *good])]
+        taken = [each.order async for each in orders.take(attempts)]
     finally:
         await orders.close()
-    assert [each is not None and each.failure is None for each in taken] == [False, *[True] * len(good)]
-    assert orders.asked == ["work_orders"] * (1 + len(site.attempts))
+    return orders.asked, [half.failure for half in taken if half is not None]
+
+
+async def test_an_order_that_cannot_be_composed_keeps_no_other_attempt_of_its_claim_back(site: Site) -> None:
+    """Each order is then asked for alone, and given as soon as it is there."""
+    asked, failures = await _take_with_a_faulty_order(site)
+    first, *others = failures
+    assert first is not None
+    assert others == [None] * (len(site.attempts) - 1)
+    assert asked == ["work_orders"] * (1 + len(site.attempts))
 
 
 async def test_attempts_whose_orders_take_too_long_are_given_back(
@@ -245,13 +253,6 @@ async def test_attempts_whose_orders_take_too_long_are_given_back(
 ) -> None:
     """Each order could wait for its own timeout, one after the other, while the attempts hold their places."""
     monkeypatch.setattr(orders_of_engine, "TAKE_SECONDS", 0.0)
-    orders = CountingOrders(Current(site.settings))
-    orders.asked = []
-    bad, *good = site.attempts.values()
-    site.world.connection.execute(FAULTY_ORDER.format(bad.attempt))
-    try:
-        taken = [each.order async for each in orders.take([bad, *good])]
-    finally:
-        await orders.close()
-    assert [type(each and each.failure) for each in taken] == [DatabaseUnreachableError] * len(site.attempts)
-    assert orders.asked == ["work_orders"]
+    asked, failures = await _take_with_a_faulty_order(site)
+    assert {type(failure) for failure in failures} == {DatabaseUnreachableError}
+    assert asked == ["work_orders"]
